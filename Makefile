@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly smoke properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants proofs proofs-page doors build site wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly smoke properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants proofs proofs-page build site wheels wheel-test proto core clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -85,9 +85,6 @@ proofs: $(VENV)/dev-ready build ## all long trials, resumable, and the table of 
 proofs-page: $(VENV)/dev-ready ## write that table again: which counts are current, and which are stale
 	$(BIN)/python -m tools.proofs --page
 
-doors: $(VENV)/dev-ready build ## the files that each operation enters, and moves between them
-	$(BIN)/python -m tools.doors
-
 pipeline-kills: $(VENV)/dev-ready build ## three pipelines into live tables while everything is killed: PIPELINE_KILLS=40 make pipeline-kills
 	PIPELINE_KILLS=$${PIPELINE_KILLS:-40} $(BIN)/python -m pytest tests/pipelines/test_live_pipelines.py -m slow -s
 
@@ -130,6 +127,9 @@ wheels: ## a wheel for each CPython that is on this machine, and the source dist
 
 wheel-test: ## install each wheel of dist/ in a new environment where no compiler is found, and use it
 	$(PYTHON) tools/try_wheel.py
+
+core: ## the lines of the core and of its satellites, beside those of a commit: CORE_SINCE=main make core
+	$(PYTHON) -m tools.core_size $(CORE_SINCE)
 
 proto: ## generate the protobuf code after a change of fluss.proto
 	tools/generate_protocol.sh

@@ -20,7 +20,7 @@ SECTIONS = {
     "upsert": "upserts with changelog: ours, pyfluss, and where the server's time goes",
     "merging": "upserts into tables with merge engines, beside the default engine",
     "transactions": "rows in a transaction, against the same rows written plainly",
-    "engines": "LMDB and RocksDB side by side, with a large state",
+    "engines": "hlog and LMDB side by side, with a large state",
     "scan": "full scans of a primary-key table, and their memory",
     "lookup": "lookups by key: latency and rate, ours and pyfluss",
     "spark": "Spark reading and writing our tables, against Parquet files",

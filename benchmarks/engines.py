@@ -10,9 +10,8 @@ from benchmarks import data, put_steps
 from benchmarks.report import Figure, FigureTable, Section
 from benchmarks.running import Run, bench, disk_bytes, scratch
 from forebay.kv.engine import EngineFactory
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.metadata.table import TableInfo
 
 ROWS = 2_000_000
@@ -22,7 +21,7 @@ _CHANGED = 4
 _PAGE_BYTES = 1 << 20
 """Bytes of a page of a scan."""
 
-ENGINES: dict[str, EngineFactory] = {"hlog": HlogEngine, "LMDB": LmdbEngine, "RocksDB": RocksDbEngine}
+ENGINES: dict[str, EngineFactory] = {"hlog": HlogEngine, "LMDB": LmdbEngine}
 
 
 def run(options: Run) -> Section:
@@ -32,10 +31,10 @@ def run(options: Run) -> Section:
     load = put_steps.encoded(info, list(data.batches(rows)))
     changes = put_steps.encoded(info, data.half_updates(max(rows // _CHANGED, 2), rows))
     table = FigureTable(
-        "hlog (the default), LMDB and RocksDB",
+        "hlog (the default) and LMDB",
         f"Taken once. One bucket in one process, without network: {rows:,} rows are inserted in the order of their "
         f"keys, then {rows // _CHANGED:,} rows are upserted, every second of which updates a row drawn at random. "
-        "Figures are rows for each second of CPU (all threads, also RocksDB's own), with the changelog written "
+        "Figures are rows for each second of CPU (all threads), with the changelog written "
         "and synced. Ratios are against LMDB; for bytes and milliseconds below 1 is better.",
     )
     found = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-_PACKAGES = ("forebay", "pyfluss", "pyarrow", "numpy", "lmdb", "rocksdict", "protobuf", "pyspark")
+_PACKAGES = ("forebay", "pyfluss", "pyarrow", "numpy", "lmdb", "protobuf", "pyspark")
 
 
 def facts(folder: Path) -> list[tuple[str, str]]:

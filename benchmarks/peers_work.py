@@ -19,9 +19,11 @@ import pyarrow as pa
 from benchmarks import data, peer
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.codec.log_batch import build_arrow_batch
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import encode_kv_batch, primary_key_encoder, row_codec
+from forebay.codec.kv.kv_batch import encode_kv_batch
+from forebay.codec.log.log_batch import build_arrow_batch
+from forebay.codec.rows.keys import primary_key_encoder
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.protocol.frames import FrameType
 from tests.server.raw_client import ApiKey, RawClient, pb
 

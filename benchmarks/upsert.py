@@ -15,7 +15,7 @@ from benchmarks.report import Figure, FigureTable, Section
 from benchmarks.running import BUCKETS, SHARED_BUCKETS, Bench, Run, bench, in_turns, scratch, seconds_of
 from forebay.client.table import Table
 from forebay.kv.engines import ENGINES
-from forebay.kv.hlog_engine import HlogEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
 from forebay.metadata.table import TableInfo
 
 ROWS = 500_000

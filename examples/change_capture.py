@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import forebay
 import forebay.spark as fb
-from forebay.testing.checkpoints import forget_last_batch
-from story import Story, fill, follow, keyed, play
+from story import Story, fill, follow, forget_last_batch, keyed, play
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

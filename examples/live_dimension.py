@@ -19,8 +19,7 @@ import pyarrow as pa
 import forebay
 import forebay.spark as fb
 from forebay.spark import shared_lookup
-from forebay.testing.checkpoints import forget_last_batch
-from story import Feed, Story, fill, follow, keyed, play, repeating
+from story import Feed, Story, fill, follow, forget_last_batch, keyed, play, repeating
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,8 +22,7 @@ from pyspark.sql import functions as f
 
 import forebay
 import forebay.spark as fb
-from forebay.testing.checkpoints import forget_last_batch
-from story import Story, fill, follow, play
+from story import Story, fill, follow, forget_last_batch, play
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -201,3 +201,15 @@ def _difference(found: Any, expected: Any) -> list[str]:
             if found.get(key) != expected.get(key):
                 return [f"  {key}: found {found.get(key)!r}, and not {expected.get(key)!r}"]
     return [f"  found {found!r}", f"  and not {expected!r}"]
+
+
+def forget_last_batch(checkpoint: Path) -> int:
+    """Leave a query's checkpoint as a driver does that dies between the commit of the table and Spark's own.
+
+    Spark's record that the last micro-batch is done is removed, so the batch runs again. Returns its number.
+    """
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    (commits / f"{last}").unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+    return last

@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.paimon import Catalog
-from forebay.testing.checkpoints import forget_last_batch
-from story import Feed, Story, fill, follow, play
+from story import Feed, Story, fill, follow, forget_last_batch, play
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from forebay.base import thread_rules
 from tests.report import Report, file_of, order_of_files, scope_of
+
+# Marked code checks its thread, also in modules that are imported from here on (all of the server).
+thread_rules.is_checking = True
 
 # Runs are repeatable everywhere; `make properties` (profile "explore") looks for new examples, many more of them.
 settings.register_profile(

@@ -67,7 +67,9 @@ JUDGES = {
     "lakes": ("lake", "unionread", "console"),
     "inprocess": ("cli", "client"),
     "cli": ("cli", "paimon/cli", "tiering", "verify", "moving"),
+    "debezium": ("ingest",),
     "fs": ("fs", "log", "kv", "server"),
+    "hive": ("paimon/catalog",),
 }
 """The test directories of packages that are tested by using them elsewhere, or have no directory of their name."""
 

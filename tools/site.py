@@ -46,10 +46,10 @@ REFERENCE = {
             "forebay.embedded",
             "forebay.Connection",
             "forebay.client.transaction.Transaction",
-            "forebay.client.admin.Admin",
+            "forebay.client.admin.admin.Admin",
         ],
     ),
-    "live-tables": ("Live tables", ["forebay.Table", "forebay.client.table_snapshot.TableSnapshot"]),
+    "live-tables": ("Live tables", ["forebay.Table", "forebay.client.reading.table_snapshot.TableSnapshot"]),
     "lake-tables": ("Lake tables", ["forebay.paimon.Catalog", "forebay.paimon.Table"]),
     "reads-and-writes": (
         "Reads and writes",

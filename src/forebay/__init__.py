@@ -14,17 +14,16 @@ unless pyarrow was imported before (forebay.base.allocator).
 from __future__ import annotations
 
 from forebay.base.allocator import settle as _settle_allocator
+from forebay.base.version import __version__ as __version__
 
 _settle_allocator()
-
-__version__ = "0.1.0"
 
 TYPE_CHECKING = False  # not from typing, whose import would cost more than all of this module
 if TYPE_CHECKING:
     from typing import Any
 
     from forebay.base import errors as errors
-    from forebay.client import metrics as metrics
+    from forebay.client import metrics
     from forebay.client.connection import Connection as Connection
     from forebay.client.connection import connect as connect
     from forebay.client.table import Table as Table

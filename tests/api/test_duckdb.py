@@ -15,7 +15,7 @@ from forebay.api.duckdb import check_version
 from forebay.api.filters import implied_by
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import UnsupportedOperation
-from forebay.codec.arrow_types import from_arrow_schema
+from forebay.codec.arrow.arrow_types import from_arrow_schema
 from forebay.codec.filters import bind, filter_rows
 from forebay.metadata.predicate import col
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from forebay import col
 from forebay.api.filters import SQL_LENGTH_MAX, as_predicate, negated
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import from_arrow_schema
+from forebay.codec.arrow.arrow_types import from_arrow_schema
 from forebay.codec.filters import bind, filter_rows
 from forebay.metadata.predicate import Predicate
 

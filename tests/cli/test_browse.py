@@ -12,7 +12,7 @@ import pytest
 import forebay
 from forebay.base.errors import UnsupportedOperation
 from forebay.cli.main import main
-from forebay.client.admin import Admin
+from forebay.client.admin.admin import Admin
 
 ORDERS = pa.schema(
     [

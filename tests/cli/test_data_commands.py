@@ -17,7 +17,7 @@ import forebay.paimon
 from forebay.base.errors import InvalidRequest
 from forebay.cli.create import parse_ddl
 from forebay.cli.main import main
-from forebay.client.snapshot_scan import SnapshotReader
+from forebay.client.reading.bucket_reader import TableReader
 from forebay.tiering.now import tier_now
 from forebay.tiering.runner import ThreadRunner
 
@@ -216,7 +216,7 @@ def test_an_export_that_fails_leaves_no_file(items: Shop, monkeypatch: pytest.Mo
         raise InvalidRequest("no more")
         yield
 
-    monkeypatch.setattr(SnapshotReader, "_read", failing)
+    monkeypatch.setattr(TableReader, "_read", failing)
     assert "no more" in items.run("export", "cli.items", "x.parquet", code=1)
     assert [path.name for path in Path().iterdir() if path.name.startswith("x")] == []
 

@@ -27,10 +27,10 @@ def test_a_missing_engine_is_bad_and_says_what_to_install(capsys, monkeypatch, t
 
 
 def test_a_missing_option_is_only_noted(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "rocksdict", None)
-    finding = next(f for f in doctor.examine(tmp_path) if f.what == "RocksDB engine")
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    finding = next(f for f in doctor.examine(tmp_path) if f.what == "SQL in Python")
     assert finding.mark == "note"
-    assert "forebay[rocksdb]" in finding.advice
+    assert "forebay[sql]" in finding.advice
 
 
 def test_a_package_that_is_not_imported_only_has_to_be_installed(monkeypatch, tmp_path):

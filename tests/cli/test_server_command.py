@@ -20,9 +20,9 @@ import pytest
 import forebay
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.garbage import ShortRounds
+from forebay.cli.log_limit import LogLimit
 from forebay.cli.main import main
 from forebay.cli.server import when_told_to_stop
-from forebay.server.log_limit import LogLimit
 from tests.patience import PATIENCE
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)

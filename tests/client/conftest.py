@@ -18,7 +18,7 @@ import pytest
 import forebay
 from forebay.base.ambient import SYSTEM_CLOCK, Clock, ManualClock
 from forebay.client.connection import Connection
-from forebay.client.log_reader import LogReader
+from forebay.client.reading.log_reader import LogReader
 from forebay.client.settings import make_settings
 from forebay.client.table import Table
 from forebay.testing.server import EmbeddedServer

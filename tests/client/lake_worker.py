@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.client.admin.lake import LakeTieringClient, TieringDone, TieringTable
 from forebay.client.connection import Connection
-from forebay.client.lake import LakeTieringClient, TieringDone, TieringTable
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.log.log_batch import ChangeType
+from forebay.lake.formats import create_lake_storage
 from forebay.lake.records import ChangeRows
-from forebay.lake.storage import create_lake_storage
 from forebay.lake.tiering import OFFSETS_PROPERTY, CommitterContext, LakeCommitResult, LakeCommitter, WriterContext
-from forebay.metadata.table import TableBucket, TableInfo, TablePath, lake_options
+from forebay.metadata.table import TableBucket, TableInfo, TablePath
 
 PATH = TablePath("fluss", "orders")
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
@@ -28,7 +28,7 @@ class Worker:
         assert table is not None
         self.table: TieringTable = table
         self.info: TableInfo = connection.admin.table_info(table.path)
-        self.storage = create_lake_storage("paimon", lake_options(self.info))
+        self.storage = create_lake_storage("paimon", self.info.lake_options())
 
     def committer(self, base: int | None) -> LakeCommitter:
         context = CommitterContext(self.info, self.table.fence, base)

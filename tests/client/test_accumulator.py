@@ -10,7 +10,7 @@ import pytest
 from forebay.api.results import WriteResult
 from forebay.base.ambient import ManualClock, SystemClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, OutcomeUnknown, Unavailable
-from forebay.client.accumulator import (
+from forebay.client.writing.accumulator import (
     NO_SEQUENCE,
     NO_WRITER_ID,
     Accumulator,

@@ -18,7 +18,7 @@ from forebay.base.errors import (
     NotFound,
     UnsupportedOperation,
 )
-from forebay.client import cluster as cluster_module
+from forebay.client.cluster import cluster as cluster_module
 from forebay.client.connection import Connection
 from forebay.client.results import HealthStatus
 from forebay.metadata import types

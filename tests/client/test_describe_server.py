@@ -12,14 +12,14 @@ import pytest
 import forebay
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.admin.server_description import ApiLoad, Timings
+from forebay.client.cluster.rpc import SOFTWARE
 from forebay.client.connection import Connection
-from forebay.client.rpc import SOFTWARE
-from forebay.client.server_description import ApiLoad, Timings
 from forebay.metadata.table import TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.lake_tiering import TieringManager, TieringState
+from forebay.server.lake.lake_tiering import TieringManager, TieringState
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -11,7 +11,7 @@ import pytest
 import forebay.client
 from forebay.client.connection import Connection, connect
 from forebay.client.display import Listing, grid, table_html
-from forebay.client.live_scan import bucket_scan
+from forebay.client.reading.live_source import bucket_scan
 from forebay.client.results import ConfigEntry
 from forebay.client.settings import make_settings
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath
@@ -108,12 +108,12 @@ def test_a_reading_shows_what_it_reads_and_takes_no_rows(make_table: MakeTable) 
     scan, log = table.scan(columns=["v"]), table.changes(stop="latest")
     assert "int" not in Cells(scan._repr_html_()).texts
     reader = scan.reader()
-    assert repr(scan) == f"<forebay.TableScan of {table.path}, source live, columns v>"
-    assert repr(reader) == f"<forebay.LiveReader of {table.path}, 0 of 2 buckets read, columns v, not begun>"
+    assert repr(scan) == f"<forebay.LiveTableScan of {table.path}, source live, columns v>"
+    assert repr(reader) == f"<forebay.TableReader of {table.path}, 0 of 2 buckets read, columns v, not begun>"
     assert repr(log) == f"<forebay.LogReader of {table.path}, 2 buckets, up to fixed offsets>"
     assert reader.read_all().num_rows == 1
     assert log.to_arrow().num_rows == 1
-    assert repr(reader) == f"<forebay.LiveReader of {table.path}, 2 of 2 buckets read, columns v, read>"
+    assert repr(reader) == f"<forebay.TableReader of {table.path}, 2 of 2 buckets read, columns v, read>"
     assert repr(log).endswith(", finished>")
     one = bucket_scan(table.connection, table.info, 0)
     assert repr(one).endswith("0 rows read>")

@@ -14,9 +14,9 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, NotFound, OutcomeUnknown, Unavailable
 from forebay.client.connection import Connection, connect
-from forebay.client.live_scan import LiveReader
+from forebay.client.reading.bucket_reader import TableReader
 from forebay.client.table import Table
-from forebay.codec.log_batch import parse_header
+from forebay.codec.log.header import parse_header
 from forebay.metadata.predicate import col
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
@@ -60,8 +60,8 @@ def test_a_write_whose_connection_breaks_is_written_once(
 def test_a_write_that_is_not_answered_in_time_is_sent_again(
     make_table: MakeTable, proxy: Proxy, through: Through, direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.client.sender._ANSWER_SLACK_SECONDS", 0.05)
-    monkeypatch.setattr("forebay.client.sender._OVERDUE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("forebay.client.writing.sender._ANSWER_SLACK_SECONDS", 0.05)
+    monkeypatch.setattr("forebay.client.writing.sender._OVERDUE_CHECK_SECONDS", 0.05)
     table = make_table({"a": pa.int64()})
     other = through(table, request_timeout="300 ms")
     setattr(proxy, f"on_{direction}", only(ApiKey.PRODUCE_LOG, DROP))
@@ -258,8 +258,8 @@ def test_a_late_out_of_order_answer_to_a_written_batch_is_success(
     make_table: MakeTable, proxy: Proxy, through: Through, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """failure-scenarios 1b: stale out-of-order reply."""
-    monkeypatch.setattr("forebay.client.sender._ANSWER_SLACK_SECONDS", 0.05)
-    monkeypatch.setattr("forebay.client.sender._OVERDUE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("forebay.client.writing.sender._ANSWER_SLACK_SECONDS", 0.05)
+    monkeypatch.setattr("forebay.client.writing.sender._OVERDUE_CHECK_SECONDS", 0.05)
     table = make_table({"a": pa.int64()})
     clock = ManualClock()
     other = through(table, clock=clock, writer_batch_size="1kb", request_timeout="2 s")
@@ -397,7 +397,7 @@ def test_rows_that_a_server_puts_off_are_told_of_once_in_a_while(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("forebay.client.sender.NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr("forebay.client.writing.sender.NOTICE_SECONDS", 0.0)
     table = make_table({"a": pa.int64()})
     other = through(table)
     not_ready = produce_error(ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION)
@@ -611,7 +611,7 @@ def test_a_page_that_the_server_cannot_repeat_fails_the_scan_clearly(
     with pytest.raises(Unavailable, match=r"lost a page.*Scan the bucket again") as e:
         reader.read_all()
     assert e.value.retriable
-    assert isinstance(reader, LiveReader)
+    assert isinstance(reader, TableReader)
     assert len(reader.remaining) == 2
 
 
@@ -872,7 +872,7 @@ def test_a_server_that_never_sends_a_whole_batch_is_found_out(proxy: Proxy, cut_
 def test_no_more_room_is_requested_than_a_batch_may_have(
     proxy: Proxy, cut_batch: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.client.log_reader._BATCH_BYTES_MAX", 10_000)
+    monkeypatch.setattr("forebay.client.reading.log_reader._BATCH_BYTES_MAX", 10_000)
     asked: list[int] = []
     proxy.on_request = proxy.on_response = cutting(asked, longest=1 << 30)
     with pytest.raises(CorruptData, match="a response of 20000 bytes for offset 0 holds no record from there on"):

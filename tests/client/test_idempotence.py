@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from forebay.base.errors import ErrorCode, InternalError
-from forebay.client.accumulator import NO_SEQUENCE, NO_WRITER_ID, Idempotence
+from forebay.client.writing.accumulator import NO_SEQUENCE, NO_WRITER_ID, Idempotence
 from forebay.metadata.table import TableBucket
 
 BUCKET = TableBucket(1, 0)

@@ -14,8 +14,8 @@ import pytest
 import forebay
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
+from forebay.client.admin.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable
 from forebay.client.connection import Connection
-from forebay.client.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable
 from forebay.lake.tiering import KEEP_ALL_PREVIOUS
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb

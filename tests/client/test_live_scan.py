@@ -21,13 +21,14 @@ import forebay
 from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
-from forebay.client.cluster import ClusterClient
+from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection, connect
-from forebay.client.live_scan import BucketScan, LiveReader, bucket_scan
-from forebay.client.rpc import Call
+from forebay.client.reading.bucket_reader import BucketReader, TableReader
+from forebay.client.reading.live_source import bucket_scan
+from forebay.client.reading.sources import register_source
 from forebay.client.session import Session
 from forebay.client.table import Table
-from forebay.client.table_scan import register_source
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerNode
 from forebay.server.server import Injected
@@ -54,7 +55,7 @@ def test_a_scan_returns_every_row_once(make_table: MakeTable) -> None:
     found = reader.read_all()
     assert sorted(found["id"].to_pylist()) == list(range(2000))
     assert found.schema.equals(table.arrow_schema)
-    assert isinstance(reader, LiveReader)
+    assert isinstance(reader, TableReader)
     assert reader.remaining == []
     for again in (reader.read_all, lambda: list(reader), lambda: list(reader.with_buckets())):
         with pytest.raises(InvalidRequest, match="a reader reads once"):
@@ -197,13 +198,13 @@ def test_a_limit_reads_no_more_pages_than_it_needs(
 ) -> None:
     table = numbered(make_table, 1000, buckets=4)
     opened = []
-    original = BucketScan.ask
+    original = BucketReader.ask
 
-    def ask(self: BucketScan) -> None:
-        opened.append((self.bucket.bucket, self._sequence))
+    def ask(self: BucketReader) -> None:
+        opened.append((self.bucket.bucket, self.rows_handed_out))
         original(self)
 
-    monkeypatch.setattr(BucketScan, "ask", ask)
+    monkeypatch.setattr(BucketReader, "ask", ask)
     assert table.scan(limit=5).to_arrow().num_rows == 5
     assert opened == [(0, 0)]
     assert sessions(embedded) == 0
@@ -454,7 +455,7 @@ def test_a_session_that_expired_says_what_to_do(tmp_path_factory: pytest.TempPat
             list(batches)
         # Servers remember for a while which sessions have expired.
         assert e.value.code in (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
-        assert isinstance(reader, LiveReader)
+        assert isinstance(reader, TableReader)
         assert reader.remaining == list(table.buckets())
         assert table.scan(buckets=reader.remaining).to_arrow().num_rows == 3000
 
@@ -498,7 +499,7 @@ def test_a_source_is_found_by_its_entry_point(make_table: MakeTable, monkeypatch
     table = numbered(make_table, 1)
     entries = [
         EntryPoint("else", "nothing.there:at_all", "forebay.scan_sources"),
-        EntryPoint("entered", "forebay.client.table_scan:_live", "forebay.scan_sources"),
+        EntryPoint("entered", "forebay.client.reading.table_scan:LiveTableScan", "forebay.scan_sources"),
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: EntryPoints(entries).select(group=group))
     assert table.scan(source="entered").to_arrow().num_rows == 1

@@ -15,7 +15,7 @@ import pytest
 import forebay
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest
 from forebay.client.connection import Connection, connect
-from forebay.client.log_reader import LogReader
+from forebay.client.reading.log_reader import LogReader
 from forebay.metadata.log_offset import LogOffset, LogPosition, epoch_of
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer

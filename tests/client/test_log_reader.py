@@ -14,11 +14,10 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
-from forebay.client.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
-from forebay.client.log_reader import LogReader
+from forebay.client.reading.log_reader import LogReader
 from forebay.metadata.table import TableBucket
 from tests.client.conftest import MakeTable, Through, own_server, time_begins_with_rows
 from tests.patience import PATIENCE, until
@@ -302,7 +301,7 @@ def test_a_reader_that_lost_its_current_rows_does_not_continue_with_the_changes(
 
 
 def test_new_partitions_follow_the_current_rows(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.05)
+    monkeypatch.setattr("forebay.client.reading.log_reader._DISCOVERY_SECONDS", 0.05)
     table = make_table({"day": "STRING", "id": "INT"}, primary_key=["day", "id"], partition_keys="day")
     table.upsert([{"day": "a", "id": 1}])
     with table.changes("full") as reader:
@@ -480,7 +479,7 @@ def test_large_logs_come_in_large_batches(make_table: MakeTable) -> None:
 def test_partitions_are_read_and_new_ones_are_found(
     conn: Connection, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.05)
+    monkeypatch.setattr("forebay.client.reading.log_reader._DISCOVERY_SECONDS", 0.05)
     table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=2)
     table.append([{"a": 1, "p": "x"}, {"a": 2, "p": "y"}])
     assert table.changes(stop="latest", partitions="x").to_arrow()["a"].to_pylist() == [1]
@@ -514,7 +513,7 @@ def test_partitions_are_read_and_new_ones_are_found(
 def test_a_reader_looks_for_new_partitions_unless_it_was_told_what_to_read(
     make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, chosen: Any, follows: bool
 ) -> None:
-    monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.01)
+    monkeypatch.setattr("forebay.client.reading.log_reader._DISCOVERY_SECONDS", 0.01)
     table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"])
     table.append([{"a": 1, "p": "x"}])
     options = {"start": dict.fromkeys(table.buckets(), "earliest")} if chosen == "start" else chosen

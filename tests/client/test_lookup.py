@@ -15,8 +15,8 @@ import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
-from forebay.client.lookup import PREFIX_COLUMN, Lookup
-from forebay.client.lookup_cache import CachedLookup
+from forebay.client.lookups.lookup import PREFIX_COLUMN, Lookup
+from forebay.client.lookups.lookup_cache import CachedLookup
 from tests.client.conftest import MakeTable, own_server
 
 

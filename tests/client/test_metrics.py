@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import forebay
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, NotFound, OutcomeUnknown, Unavailable
-from forebay.client.accumulator import Accumulator, Batch, WriteTarget, WriteTracker
+from forebay.client.writing.accumulator import Accumulator, Batch, WriteTarget, WriteTracker
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey

@@ -15,8 +15,9 @@ import pytest
 import forebay
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.rows import bucket_ids, primary_key_encoder
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.rows.buckets import bucket_ids
+from forebay.codec.rows.keys import primary_key_encoder
 from forebay.metadata.table import TableBucket
 from tests.client.conftest import MakeTable, own_server
 from tests.client.data import ALL_TYPES, all_types_rows, by_id

@@ -26,13 +26,13 @@ from forebay.base.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from forebay.client import table_snapshot
-from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.connection import Connection, connect
-from forebay.client.encode import WriteEncoder
-from forebay.client.log_reader import LogReader
-from forebay.client.sender import Sender
+from forebay.client.reading import table_snapshot
+from forebay.client.reading.log_reader import LogReader
 from forebay.client.settings import make_settings
+from forebay.client.writing.accumulator import Batch, WriteTarget, WriteTracker
+from forebay.client.writing.encode import WriteEncoder
+from forebay.client.writing.sender import Sender
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -441,7 +441,7 @@ def test_a_reader_of_a_whole_table_lets_go_of_partitions_that_are_dropped(
 def test_reading_continues_from_positions_with_partitions_that_are_new_since(
     make_table: MakeTable, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.0)
+    monkeypatch.setattr("forebay.client.reading.log_reader._DISCOVERY_SECONDS", 0.0)
     table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"])
     table.append([{"a": 1, "p": "x"}])
     reader = table.changes()

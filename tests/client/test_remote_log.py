@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import CorruptData, StorageFailure
-from forebay.client import remote_log
-from forebay.client.remote_log import RemoteLog, RemoteSegment, read_remote
-from forebay.codec.log_batch import build_arrow_batch, decode_arrow_batch, iter_headers, stamp
+from forebay.client.reading import remote_log
+from forebay.client.reading.remote_log import RemoteLog, RemoteSegment, read_remote
+from forebay.codec.log.header import iter_headers, stamp
+from forebay.codec.log.log_batch import build_arrow_batch, decode_arrow_batch
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from forebay.protocol import fluss_pb2 as pb

@@ -11,20 +11,14 @@ import pytest
 
 from forebay.base.ambient import SeededIds
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
-from forebay.client import planning, routing
-from forebay.client.cluster import ClusterView, Partition
-from forebay.client.planning import list_partitions
-from forebay.client.routing import BucketChooser, PartitionRouter
+from forebay.client.cluster import buckets as bucket_plans
+from forebay.client.cluster import partitions as partition_plans
+from forebay.client.cluster import routing
+from forebay.client.cluster.cluster import ClusterView, Partition
+from forebay.client.cluster.partitions import list_partitions
+from forebay.client.cluster.routing import BucketChooser, PartitionRouter
 from forebay.metadata import types
-from forebay.metadata.table import (
-    Column,
-    PhysicalTablePath,
-    Schema,
-    TableBucket,
-    TableDescriptor,
-    TableInfo,
-    TablePath,
-)
+from forebay.metadata.table import Column, PhysicalTablePath, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import partition_spec_to_pb
@@ -40,7 +34,7 @@ def info(*, partitioned: bool = False, buckets: int = 4, keys: tuple[str, ...] =
 
 def chooser(assigner: str, leaders: dict[TableBucket, int] | None = None) -> BucketChooser:
     cluster = SimpleNamespace(ids=SeededIds(1), view=ClusterView(leaders=leaders or {}))
-    return BucketChooser(cast(Any, cluster), assigner)
+    return BucketChooser(cast("Any", cluster), assigner)
 
 
 def test_round_robin_goes_through_the_buckets_of_each_partition_in_turn() -> None:
@@ -111,12 +105,12 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     monkeypatch.setattr(routing, "list_partitions", listing)
-    monkeypatch.setattr(planning, "list_partitions", listing)
+    monkeypatch.setattr(partition_plans, "list_partitions", listing)
 
 
 def test_partitions_that_are_missing_are_made_and_others_are_looked_up_once() -> None:
     cluster = Cluster("x")
-    router = PartitionRouter(cast(Any, cluster))
+    router = PartitionRouter(cast("Any", cluster))
     found = router.for_writing(info(partitioned=True), ["x", "y"])
     assert {name: partition.partition_id for name, partition in found.items()} == {"x": 0, "y": 101}
     assert cluster.created == ["y"]
@@ -127,7 +121,7 @@ def test_partitions_that_are_missing_are_made_and_others_are_looked_up_once() ->
 
 def test_the_name_of_a_partition_has_a_value_for_each_key() -> None:
     cluster = Cluster()
-    router = PartitionRouter(cast(Any, cluster))
+    router = PartitionRouter(cast("Any", cluster))
     router.for_writing(info(partitioned=True, keys=("p", "day")), ["x$2024-01-15"])
     assert cluster.specs == [{"p": "x", "day": "2024-01-15"}]
     router.for_writing(info(partitioned=True), ["x$y"])  # of one key the whole name is the value
@@ -136,7 +130,7 @@ def test_the_name_of_a_partition_has_a_value_for_each_key() -> None:
 
 def test_partitions_are_not_made_where_writers_may_not_make_them() -> None:
     cluster = Cluster("x", may_create=False)
-    router = PartitionRouter(cast(Any, cluster))
+    router = PartitionRouter(cast("Any", cluster))
     assert set(router.for_writing(info(partitioned=True), ["x"])) == {"x"}
     with pytest.raises(NotFound, match=r"no partition 'y', and writers may not create it"):
         router.for_writing(info(partitioned=True), ["y"])
@@ -144,7 +138,7 @@ def test_partitions_are_not_made_where_writers_may_not_make_them() -> None:
 
 def test_only_partitions_that_exist_are_found_for_reading() -> None:
     cluster = Cluster("x")
-    router = PartitionRouter(cast(Any, cluster))
+    router = PartitionRouter(cast("Any", cluster))
     assert router.existing(info(partitioned=True), ["y"]) == {}
     assert set(router.existing(info(partitioned=True), ["x", "y"])) == {"x"}
     assert cluster.created == []
@@ -152,7 +146,7 @@ def test_only_partitions_that_exist_are_found_for_reading() -> None:
 
 def test_a_new_partition_that_the_servers_do_not_know_yet_is_waited_for() -> None:
     cluster = Cluster("x")
-    router = PartitionRouter(cast(Any, cluster))
+    router = PartitionRouter(cast("Any", cluster))
     cluster.errors = [NotFound("not yet", ErrorCode.PARTITION_NOT_EXISTS)]
     assert set(router.existing(info(partitioned=True), ["x"])) == {"x"}
     cluster.view = ClusterView()
@@ -165,7 +159,7 @@ def test_partitions_that_are_dropped_all_the_time_are_given_up() -> None:
     cluster = Cluster()
     cluster.drops = True
     with pytest.raises(Unavailable, match=r"partitions x of table d\.t are dropped as often as they are created"):
-        PartitionRouter(cast(Any, cluster)).for_writing(info(partitioned=True), ["x"])
+        PartitionRouter(cast("Any", cluster)).for_writing(info(partitioned=True), ["x"])
 
 
 @pytest.mark.parametrize(
@@ -196,14 +190,14 @@ def test_the_server_is_asked_only_for_the_wanted_partitions(
         )
 
     cluster = SimpleNamespace(any_call=any_call, table_info=lambda path: table)
-    partitions = list_partitions(cast(Any, cluster), PATH, partial)
+    partitions = list_partitions(cast("Any", cluster), PATH, partial)
     assert (asked, [partition.name for partition in partitions]) == ([sent], found)
 
 
 def test_a_value_of_another_type_than_its_partition_key_is_refused() -> None:
     table = info(partitioned=True, keys=("p", "day"))
     with pytest.raises(InvalidRequest, match=r"5 is not a value of partition key 'day' of table d\.t, which is DATE"):
-        planning.partition_texts(table, {"day": 5})
+        partition_plans.partition_texts(table, {"day": 5})
 
 
 # ---- which buckets are read -----------------------------------------------------------------------------------------
@@ -221,26 +215,26 @@ def test_a_value_of_another_type_than_its_partition_key_is_refused() -> None:
 )  # fmt: skip
 def test_buckets_that_a_table_does_not_have_are_refused(bucket: Any, partitioned: bool, match: str) -> None:
     with pytest.raises(InvalidRequest, match=match):
-        planning.check_bucket(info(partitioned=partitioned), bucket)
+        bucket_plans.check_bucket(info(partitioned=partitioned), bucket)
 
 
 def test_buckets_are_planned_by_partition_and_number() -> None:
-    plain, cluster = info(), cast(Any, Cluster())
-    assert planning.check_bucket(plain, 3) == TableBucket(7, 3)
-    assert planning.plan_buckets(cluster, plain) == [TableBucket(7, number) for number in range(4)]
-    assert planning.plan_buckets(cluster, plain, buckets=[2, 0, 2]) == [TableBucket(7, 0), TableBucket(7, 2)]
+    plain, cluster = info(), cast("Any", Cluster())
+    assert bucket_plans.check_bucket(plain, 3) == TableBucket(7, 3)
+    assert bucket_plans.plan_buckets(cluster, plain) == [TableBucket(7, number) for number in range(4)]
+    assert bucket_plans.plan_buckets(cluster, plain, buckets=[2, 0, 2]) == [TableBucket(7, 0), TableBucket(7, 2)]
     twice = [TableBucket(7, 2), TableBucket(7, 0), TableBucket(7, 2)]
-    assert planning.plan_buckets(cluster, plain, buckets=twice) == twice[:2]
-    assert planning.plan_buckets(cluster, plain, buckets=[]) == []
+    assert bucket_plans.plan_buckets(cluster, plain, buckets=twice) == twice[:2]
+    assert bucket_plans.plan_buckets(cluster, plain, buckets=[]) == []
     with pytest.raises(InvalidRequest, match="has no bucket 9"):
-        planning.plan_buckets(cluster, plain, buckets=[1, 9])
+        bucket_plans.plan_buckets(cluster, plain, buckets=[1, 9])
     with pytest.raises(InvalidRequest, match="is not partitioned"):
-        planning.plan_buckets(cluster, plain, partitions=["x"])
-    divided, cluster = info(partitioned=True, buckets=2), cast(Any, Cluster("x", "y"))
-    assert planning.plan_buckets(cluster, divided) == [TableBucket(7, n, p) for p in (0, 1) for n in (0, 1)]
-    assert planning.plan_buckets(cluster, divided, "y") == [TableBucket(7, 0, 1), TableBucket(7, 1, 1)]
-    assert planning.plan_buckets(cluster, divided, ["y", "x"], [1]) == [TableBucket(7, 1, 0), TableBucket(7, 1, 1)]
+        bucket_plans.plan_buckets(cluster, plain, partitions=["x"])
+    divided, cluster = info(partitioned=True, buckets=2), cast("Any", Cluster("x", "y"))
+    assert bucket_plans.plan_buckets(cluster, divided) == [TableBucket(7, n, p) for p in (0, 1) for n in (0, 1)]
+    assert bucket_plans.plan_buckets(cluster, divided, "y") == [TableBucket(7, 0, 1), TableBucket(7, 1, 1)]
+    assert bucket_plans.plan_buckets(cluster, divided, ["y", "x"], [1]) == [TableBucket(7, 1, 0), TableBucket(7, 1, 1)]
     with pytest.raises(NotFound, match="has no partition 'z'"):
-        planning.plan_buckets(cluster, divided, ["z"])
+        bucket_plans.plan_buckets(cluster, divided, ["z"])
     with pytest.raises(InvalidRequest, match=r"partitioned by \['p'\], not by \['q'\]"):
-        planning.plan_buckets(cluster, divided, [{"q": "x"}])
+        bucket_plans.plan_buckets(cluster, divided, [{"q": "x"}])

@@ -12,8 +12,8 @@ import pytest
 
 from forebay.base.ambient import ManualClock, SystemClock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, Unavailable
-from forebay.client import rpc
 from forebay.client import session as session_module
+from forebay.client.cluster import rpc
 from forebay.client.connection import Connection, connect
 from forebay.client.settings import Address, make_settings, parse_addresses
 from forebay.protocol import fluss_pb2 as pb

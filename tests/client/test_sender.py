@@ -8,11 +8,11 @@ import pytest
 
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, NotFound, Unavailable
-from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
-from forebay.client.cluster import ClusterView
+from forebay.client.cluster.cluster import ClusterView
 from forebay.client.counters import ClientCounters
-from forebay.client.sender import Sender
 from forebay.client.settings import make_settings
+from forebay.client.writing.accumulator import Batch, WriteTarget, WriteTracker
+from forebay.client.writing.sender import Sender
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 
 PATH = TablePath("d", "t")

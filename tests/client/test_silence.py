@@ -20,18 +20,18 @@ from forebay.base.errors import (
     NotFound,
     Unavailable,
 )
-from forebay.client import live_scan, replay
-from forebay.client.cluster import ClusterClient
+from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.partitions import list_partitions
+from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection, connect
-from forebay.client.live_scan import bucket_scan
-from forebay.client.planning import list_partitions
+from forebay.client.reading import live_source, replay
+from forebay.client.reading.bucket_reader import TableReader
+from forebay.client.reading.live_source import bucket_scan
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
-from forebay.client.rpc import Call
-from forebay.client.sender import Sender
 from forebay.client.settings import make_settings
-from forebay.client.snapshot_scan import SnapshotReader
 from forebay.client.table import Table
 from forebay.client.views import RowView
+from forebay.client.writing.sender import Sender
 from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import AggregateFunction, Column, TableBucket, TablePath
@@ -173,7 +173,7 @@ def test_a_cluster_without_scans_gives_the_rows_and_is_warned_of_once(
 ) -> None:
     table = keyed(make_table, buckets=2)
     proxy.on_response = without_scans
-    monkeypatch.setattr(live_scan, "_warned", set())
+    monkeypatch.setattr(live_source, "_warned", set())
     other = through(table)
     with pytest.warns(RuntimeWarning, match="no ScanKv API"):
         assert other.scan().to_arrow().num_rows == 300
@@ -214,7 +214,7 @@ def test_rows_at_an_offset_are_none_where_the_changelog_has_lost_its_beginning(
     view = RowView(table.info)
 
     def at(offset: int) -> list[int] | None:
-        batches = replay.rows_at(table.connection, table.info, table.bucket(0), view, offset)
+        batches = replay.rows_at(table.connection, view, table.bucket(0), offset)
         return None if batches is None else sorted(v for b in batches for v in b.column("id").to_pylist())
 
     assert (at(0), at(4), at(10)) == ([], [0, 1, 2, 3], list(range(10)))
@@ -229,7 +229,7 @@ def test_a_snapshot_scan_tells_which_buckets_it_has_begun_and_which_not(make_tab
     with connect(bootstrap, scanner_kv_fetch_max_bytes="1b", scanner_kv_max_sessions=1) as other:
         snapshot = other.table(table.path).snapshot()
         reader = snapshot.scan().reader()
-        assert isinstance(reader, SnapshotReader)
+        assert isinstance(reader, TableReader)
         assert (reader.unread, reader.partly_read) == (list(reader.buckets), [])
         rows = reader.with_buckets()
         bucket, _ = next(rows)
@@ -330,9 +330,10 @@ def test_the_next_page_of_a_snapshot_is_requested_ahead_unless_a_limit_may_be_re
         for limit, condition, asked in ((None, None, 2), (5, None, 2), (1, None, 1), (5, col("id") >= 0, 1)):
             before = proxy.count(ApiKey.SCAN_KV)
             scan = snapshot.scan_bucket(0, filter=condition, limit=limit)
+            scan.wait()
             assert scan.take() is not None
-            if scan._asked is not None:
-                scan._asked.wait(PATIENCE)
+            if scan._call is not None:
+                scan._call.wait(PATIENCE)
             assert proxy.count(ApiKey.SCAN_KV) - before == asked
 
 

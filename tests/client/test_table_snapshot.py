@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 import forebay
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.client.connection import connect
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.table import Table
-from forebay.client.table_snapshot import TableSnapshot
 from forebay.kv.engine import KvSnapshot
 from forebay.kv.tablet import KvTablet
 from forebay.protocol.api import ApiKey
@@ -309,11 +309,11 @@ def test_a_reading_of_a_bucket_shows_how_far_it_is(make_table, bootstrap):
     table = numbered(make_table, 200, buckets=1)
     with connect(bootstrap, scanner_kv_fetch_max_bytes="1kb") as conn, conn.table(table.path).snapshot() as snapshot:
         scan = snapshot.scan_bucket(0)
-        assert repr(scan).endswith(", not begun>")
-        next(batches := iter(scan))
-        assert repr(scan).endswith(", under way>")
+        assert repr(scan).endswith(", 0 rows read>")
+        first = next(batches := iter(scan))
+        assert repr(scan).endswith(f", {first.num_rows} rows read>")
         list(batches)
-        assert repr(scan) == f"<forebay.SnapshotBucketScan of {table.path}, {table.bucket(0)}, finished>"
+        assert repr(scan) == f"<forebay.BucketReader of {table.path}, {table.bucket(0)}, finished>"
 
 
 @pytest.mark.parametrize("fault", [DROP, CLOSE, CUT], ids=lambda a: a.kind)

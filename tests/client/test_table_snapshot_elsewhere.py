@@ -57,7 +57,7 @@ def test_a_plain_scan_that_is_left_early_is_ended_on_the_server(make_table, boot
         assert 0 < next(batches).num_rows < 2000
         assert not scan.finished
         scan.close()
-        assert (scan.finished, scan._live._closing) == (True, True)
+        assert (scan.finished, scan._closing) == (True, True)
         assert list(batches) == []
 
 
@@ -68,9 +68,11 @@ def test_a_plain_scan_with_a_filter_ends_with_its_limit(make_table, bootstrap):
         matching = {"filter": forebay.col("v") == 7}
         page = next(iter(snapshot.scan_bucket(0, **matching))).num_rows
         scan = snapshot.scan_bucket(0, **matching, limit=page)
+        scan.wait()
         assert (scan.take().num_rows, scan.finished) == (page, True)
         scan.close()
         scan = snapshot.scan_bucket(0, **matching, limit=page + 1)
+        scan.wait()
         assert (scan.take().num_rows, scan.finished) == (page, False)
         scan.close()
         assert len(rows_of(snapshot.scan_bucket(0, **matching, limit=3000))) == 2000

@@ -94,7 +94,7 @@ def test_a_server_that_does_not_answer_is_named_while_the_client_waits(
 def test_rows_that_wait_for_a_server_that_is_gone_are_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.client.sender.NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr("forebay.client.writing.sender.NOTICE_SECONDS", 0.0)
     with EmbeddedServer(tmp_path) as server:
         conn = forebay.connect(server.bootstrap_servers, writer_delivery_timeout="1 s", retry_timeout="1 s")
         table = conn.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)

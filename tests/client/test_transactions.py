@@ -35,11 +35,11 @@ from forebay.client.transaction import Transaction
 from forebay.log.tablet import LogTablet
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, NegotiatedVersions
-from forebay.server import replica
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
-from forebay.server.stages import StageFiles
-from forebay.server.transactions import TransactionManager
+from forebay.server.storage import replica
+from forebay.server.transactions.manager import TransactionManager
+from forebay.server.transactions.stages import StageFiles
 from forebay.testing.server import ServerProcess
 from tests.client.conftest import MakeTable, own_server
 from tests.client.proxy import CLOSE, PASS, Proxy, only

@@ -14,7 +14,7 @@ import pytest
 from forebay.api.changes import CHANGE_TYPES, ROW_KINDS
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.client.connection import Connection, connect
-from forebay.client.encode import APPEND, WriteEncoder, partition_codes_of
+from forebay.client.writing.encode import APPEND, WriteEncoder, partition_codes_of
 from forebay.metadata.table import TableBucket
 from tests.client.conftest import MakeTable, own_server
 from tests.client.data import ALL_TYPES, all_types_rows, by_id

@@ -12,7 +12,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.client.connection import Connection, connect
-from forebay.client.sender import Sender
+from forebay.client.writing.sender import Sender
 from tests.client.conftest import MakeTable, own_server
 from tests.client.data import by_id
 from tests.patience import PATIENCE, until

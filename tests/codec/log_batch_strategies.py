@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.literals import to_python
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.casting.literals import to_python
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import DataType, TypeRoot

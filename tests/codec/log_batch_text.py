@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.codec.reference import split_timestamp, time_millis, unscaled
+from forebay.codec.storage_values import split_timestamp, time_millis, unscaled
 from forebay.metadata.json_serde import schema_from_json
 from forebay.metadata.table import Schema
 from forebay.metadata.types import DataType, TypeRoot, child

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for data types and for rows of them (values as `forebay.codec.reference` takes them)."""
+"""Hypothesis strategies for data types and for rows of them (values as `tests/codec/reference.py` takes them)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from forebay.codec.arrow_types import arrow_type, time_unit
-from forebay.codec.reference import DECIMAL_CONTEXT
+from forebay.codec.arrow.arrow_types import arrow_type, time_unit
+from forebay.codec.storage_values import DECIMAL_CONTEXT
 from forebay.metadata import types
 from forebay.metadata.types import DataType, TypeRoot, child
 

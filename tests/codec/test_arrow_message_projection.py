@@ -11,19 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound
-from forebay.codec import arrow_message
-from forebay.codec.arrow_message import Projection
-from forebay.codec.log_batch import (
-    HEADER_SIZES,
+from forebay.codec.arrow import arrow_message
+from forebay.codec.arrow.arrow_message import Projection
+from forebay.codec.log.header import HEADER_SIZES, iter_headers, parse_header, seal, stamp
+from forebay.codec.log.log_batch import (
     align_batch,
     build_arrow_batch,
     build_empty_batch,
     change_types,
     decode_arrow_batch,
-    iter_headers,
-    parse_header,
-    seal,
-    stamp,
     validate_arrow_body,
 )
 from forebay.metadata import types

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import arrow_name, from_arrow_schema, from_arrow_type, int8_array, sql_name, text_array
+from forebay.codec.arrow.arrow_types import arrow_name, from_arrow_schema, from_arrow_type, sql_name
+from forebay.codec.arrow.small_arrays import int8_array, text_array
 from forebay.metadata import types
 
 

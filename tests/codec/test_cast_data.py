@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import storage_schema, user_schema
-from forebay.codec.cast import cast_batch, iter_record_batches, to_record_batches
+from forebay.codec.arrow.arrow_types import storage_schema, user_schema
+from forebay.codec.casting.batches import iter_record_batches
+from forebay.codec.casting.conform import cast_batch
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_strategies import schema_of, tables
@@ -43,6 +44,10 @@ ROW: dict[str, Any] = {
     "tz": dt.datetime(2020, 1, 2, 3, tzinfo=UTC), "flag": True, "a": [1, 2],
     "m": [("k", dt.datetime(2020, 1, 1, tzinfo=UTC)), ("l", None)], "r": {"x": 1, "y": ["a", None]},
 }  # fmt: skip
+
+
+def to_record_batches(data: Any, schema: Schema, **kwargs: Any) -> list[pa.RecordBatch]:
+    return list(iter_record_batches(data, schema, **kwargs))
 
 
 def one(data: Any, schema: Schema = WIDE, **kwargs: Any) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.cast import conform_array
+from forebay.codec.casting.conform import conform_array
 
 TEXT_TO_LONG = pa.map_(pa.string(), pa.int64())
 NAMED = pa.struct([("a", pa.int32()), ("b", pa.string())])

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.codec._slices import RowSlices
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import DecodedRows, KeyEncoder, row_codec
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.rows._slices import RowSlices
+from forebay.codec.rows.keys import KeyEncoder
+from forebay.codec.rows.row_codec import DecodedRows, row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
@@ -78,17 +79,17 @@ def test_keys_are_those_of_the_rows_or_not(row_format: RowFormat) -> None:
     codec = row_codec(tuple(Column(name, t) for name, t in columns.items()), row_format)
     right = keys.encode(codec.decode(codec.encode(made.to_batch()))).to_pylist()
     made = decoded(columns, rows, row_format)
-    assert made.has_keys(keys, RowSlices.from_values(right))
+    assert keys.match(made, RowSlices.from_values(right))
     for place in (0, 50, 99):
         for wrong in (right[place] + b"x", right[place][:-1], bytes([right[place][0] ^ 1]) + right[place][1:], b""):
-            assert not made.has_keys(keys, RowSlices.from_values([*right[:place], wrong, *right[place + 1 :]]))
-    assert not made.has_keys(keys, RowSlices.from_values(right[:-1]))
-    assert not made.has_keys(KeyEncoder((Column("a", types.bigint()),), "paimon"), RowSlices.from_values(right))
+            assert not keys.match(made, RowSlices.from_values([*right[:place], wrong, *right[place + 1 :]]))
+    assert not keys.match(made, RowSlices.from_values(right[:-1]))
+    assert not KeyEncoder((Column("a", types.bigint()),), "paimon").match(made, RowSlices.from_values(right))
     null = decoded(columns, [{"v": "x", "b": None, "a": 1}], row_format)
-    assert not null.has_keys(keys, RowSlices.from_values(right[:1]))
+    assert not keys.match(null, RowSlices.from_values(right[:1]))
 
 
 def test_no_rows_are_sound_and_have_no_keys() -> None:
     made = decoded({"k": types.bigint(), "v": types.string()}, [], RowFormat.COMPACTED)
     assert made.is_plainly_sound((0,))
-    assert made.has_keys(KeyEncoder((Column("k", types.bigint()),), None), RowSlices.from_values([]))
+    assert KeyEncoder((Column("k", types.bigint()),), None).match(made, RowSlices.from_values([]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from forebay.codec.arrow_types import with_offsets
-from forebay.codec.cast import to_record_batches
+from forebay.codec.arrow.empty_offsets import with_offsets
+from forebay.codec.casting.batches import iter_record_batches
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 
@@ -60,6 +60,6 @@ def test_whole_data_is_passed_on_as_it_is() -> None:
 
 def test_what_users_bring_has_all_offsets_before_it_is_measured() -> None:
     schema = Schema([Column("id", types.bigint()), Column("c", types.array(types.array(types.string())))])
-    [batch] = to_record_batches(one_null(pa.list_(pa.string())), schema)
+    [batch] = iter_record_batches(one_null(pa.list_(pa.string())), schema)
     assert batch.nbytes < 100
     assert batch.to_pylist() == [{"id": 7, "c": None}]

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import user_schema
-from forebay.codec.cast import cast_batch
+from forebay.codec.arrow.arrow_types import user_schema
+from forebay.codec.casting.conform import cast_batch
+from forebay.codec.casting.literals import exact, is_floating, place, sort_key, to_python
 from forebay.codec.filters import BoundLeaf, bind, filter_rows, mask, normalize
-from forebay.codec.literals import exact, is_floating, place, sort_key, to_python
 from forebay.metadata import types
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate, col
 from forebay.metadata.table import Column, Schema

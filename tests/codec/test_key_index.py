@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.codec.key_index import KeyIndex
+from forebay.codec.kv.key_index import KeyIndex
 from tests.every_run import examples
 
 _keys = st.lists(st.lists(st.binary(max_size=20) | st.sampled_from([b"", b"\0", b"\0\0", b"a" * 8]), max_size=30))

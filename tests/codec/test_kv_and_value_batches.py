@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData
-from forebay.codec._records import join_value_batch
 from forebay.codec.crc import crc32c
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import HEADER_BYTES, KvRecordsBuilder, encode_kv_batch, parse_kv_batch, row_codec, seal_kv_batch
-from forebay.codec.value_batch import (
+from forebay.codec.kv._records import join_value_batch
+from forebay.codec.kv.kv_batch import HEADER_BYTES, KvRecordsBuilder, encode_kv_batch, parse_kv_batch, seal_kv_batch
+from forebay.codec.kv.value_batch import (
     ValueDecoder,
     encode_value_batch,
     parse_value_batch,
@@ -23,6 +22,8 @@ from forebay.codec.value_batch import (
     stored_schema_id,
     stored_value,
 )
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from forebay.codec.log_batch import build_arrow_batch
+from forebay.codec.log.log_batch import build_arrow_batch
 
 PAGE = Path(__file__).parents[2] / "docs" / "format" / "log_batch.md"
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from forebay.codec.log_batch import (
+from forebay.codec.log.header import parse_header, verify_crc
+from forebay.codec.log.log_batch import (
     build_arrow_batch,
     build_row_batch,
     change_types,
     decode_arrow_batch,
     decode_row_batch,
-    parse_header,
     validate_arrow_body,
-    verify_crc,
 )
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_codec
-from forebay.codec.statistics import encode_statistics, parse_statistics
+from forebay.codec.log.statistics import encode_statistics, parse_statistics
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_text import golden_bytes, golden_rows, golden_schema, rows_as_text

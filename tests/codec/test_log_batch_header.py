@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.codec.crc import crc32c
-from forebay.codec.log_batch import (
+from forebay.codec.log.header import (
     APPEND_ONLY_FLAG,
     CRC_OFFSETS,
     HEADER_SIZES,

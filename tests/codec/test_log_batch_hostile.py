@@ -11,19 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData
-from forebay.codec.arrow_message import Projection
+from forebay.codec.arrow.arrow_message import Projection
 from forebay.codec.filters import bind
-from forebay.codec.log_batch import (
-    LENGTH_OVERHEAD,
+from forebay.codec.log.header import LENGTH_OVERHEAD, parse_header
+from forebay.codec.log.log_batch import (
     build_arrow_batch,
     build_row_batch,
     change_types,
     decode_arrow_batch,
     decode_row_batch,
-    parse_header,
     validate_arrow_body,
 )
-from forebay.codec.statistics import StatisticsFilter, parse_statistics
+from forebay.codec.log.statistics import StatisticsFilter, parse_statistics
 from forebay.metadata import types
 from forebay.metadata.predicate import col
 from tests.codec.log_batch_strategies import batch_of, schema_of

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperation
-from forebay.codec.log_batch import (
+from forebay.codec.log.header import iter_headers, parse_header, verify_crc
+from forebay.codec.log.log_batch import (
     ChangeType,
     align_batch,
     build_arrow_batch,
@@ -20,10 +21,7 @@ from forebay.codec.log_batch import (
     change_types,
     decode_arrow_batch,
     decode_row_batch,
-    iter_headers,
-    parse_header,
     validate_arrow_body,
-    verify_crc,
 )
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema

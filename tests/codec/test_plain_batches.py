@@ -9,17 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData
-from forebay.codec._plain_batches import PlainBatch, read_plain, stamp_together
-from forebay.codec.arrow_message import DECODED_BYTES_MAX, message_codec
-from forebay.codec.log_batch import (
-    build_arrow_batch,
-    build_empty_batch,
-    iter_headers,
-    seal,
-    stamp,
-    validate_arrow_body,
-    verify_crc,
-)
+from forebay.codec.arrow.arrow_message import DECODED_BYTES_MAX, message_codec
+from forebay.codec.log._plain_batches import PlainBatch, read_plain, stamp_together
+from forebay.codec.log.header import iter_headers, seal, stamp, verify_crc
+from forebay.codec.log.log_batch import build_arrow_batch, build_empty_batch, validate_arrow_body
 from tests.codec.log_batch_strategies import batch_of
 from tests.codec.test_log_batch_hostile import ROWS, SCHEMA
 

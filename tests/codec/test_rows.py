@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InvalidRequest
-from forebay.codec import reference
-from forebay.codec._slices import RowSlices
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_codec
+from forebay.codec.rows._slices import RowSlices
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
+from tests.codec import reference
 from tests.codec.row_strategies import data_types, nullable_values, to_array
 
 # Text that is not UTF-8, decimals with too many digits, times beyond the day: the rows are well formed all the same.

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import struct
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InvalidRequest
-from forebay.codec.aligned_row import decode_array, decode_row, encode_array, encode_row, slot_reader
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_codec
+from forebay.codec.rows.aligned_row import _array, _Budget, decode_row, encode_array, encode_row, slot_reader
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
+from forebay.metadata.types import DataType
 from tests.codec.log_batch_strategies import batch_of, rows_of, schemas
 from tests.codec.row_strategies import data_types, nullable_values
 from tests.every_run import examples
@@ -37,6 +39,11 @@ from tests.every_run import examples
 def test_rows_have_the_bytes_of_flusses_aligned_row(data_types_, values, expected):
     assert encode_row(data_types_, values).hex() == expected
     assert decode_row(data_types_, bytes.fromhex(expected)) == values
+
+
+def elements_of(element: DataType, data: bytes) -> list[Any]:
+    """The elements of an array, as a row with one array column decodes them."""
+    return _array(element, memoryview(data), _Budget([element], len(data)))
 
 
 def test_a_57th_field_takes_a_second_word_of_null_bits():
@@ -78,7 +85,7 @@ def test_overlapping_nested_values_do_not_blow_up():
     t = types.array(types.array(types.array(types.array(types.array(types.tinyint())))))
     bomb = struct.pack("<ii", 40, 0) + struct.pack("<i", 0) + struct.pack("<Q", 0 << 32 | 332) * 40
     with pytest.raises(CorruptData):
-        decode_array(t, bomb)
+        elements_of(t, bomb)
 
 
 def test_values_that_do_not_fit_name_their_field():
@@ -114,14 +121,14 @@ def test_a_section_may_end_where_its_row_ends_and_no_byte_later():
 
 
 def test_arrays_and_maps_may_be_as_short_as_their_counts():
-    assert decode_array(types.int_(), bytes(4)) == []
+    assert elements_of(types.int_(), bytes(4)) == []
     counts = types.map_(types.int_(), types.int_())
     empty = struct.pack("<i", 4) + bytes(4) + bytes(4)
     assert decode_row([counts], _row_with_slot(16 << 32 | 12, empty)) == [[]]
     for data, match in ((bytes(3), "without a count"), (struct.pack("<i", -1), "an array of -1"),
                         (struct.pack("<ii", 1, 0), "an array of 1 elements in 8 bytes")):  # fmt: skip
         with pytest.raises(CorruptData, match=match):
-            decode_array(types.int_(), data)
+            elements_of(types.int_(), data)
     for data, match in ((bytes(3), "without a length"), (struct.pack("<i", -1), "-1 bytes of keys"),
                         (struct.pack("<i", 1), "1 bytes of keys")):  # fmt: skip
         with pytest.raises(CorruptData, match=match):

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
-from forebay.codec import aligned_row
 from forebay.codec.filters import bind, mask
-from forebay.codec.log_batch import build_arrow_batch, parse_header
-from forebay.codec.statistics import (
+from forebay.codec.log.header import parse_header
+from forebay.codec.log.log_batch import build_arrow_batch
+from forebay.codec.log.statistics import (
     BatchStatistics,
     StatisticsFilter,
     encode_statistics,
@@ -25,6 +25,7 @@ from forebay.codec.statistics import (
     parse_statistics,
     statistics_columns,
 )
+from forebay.codec.rows import aligned_row
 from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import Column, Schema

@@ -14,10 +14,9 @@ import pytest
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable, UnsupportedOperation
 from forebay.console import lakes
 from forebay.console.session import Console
-from forebay.metadata.table import lake_options
+from forebay.lakes.iceberg_lake import IcebergLake
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.protocol.api import ApiKey, NegotiatedVersions
-from forebay.query.tables import IcebergLake
 from forebay.tiering.now import tier_table
 from tests.console.lake_server import lake_console, rows, tiered_table
 from tests.patience import PATIENCE
@@ -241,7 +240,7 @@ def test_a_lake_table_that_others_have_rolled_back_is_shown_with_what_to_do(cons
         table.upsert(rows(*ids))
         tier_table(console.conn, table.path)
     assert lakes.lake(console, "fluss", "undone")["warnings"] == []
-    options = lake_options(console.conn.admin.table_info(table.path))
+    options = console.conn.admin.table_info(table.path).lake_options()
     Catalog.open(options).table("fluss.undone").rollback_to(1)
     console._answers.clear()
     said, remedy = lakes.lake(console, "fluss", "undone")["warnings"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.client.admin import Admin
+from forebay.client.admin.admin import Admin
 from forebay.console import overview, session, tables
 from forebay.console.session import Console
 

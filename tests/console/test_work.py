@@ -9,7 +9,7 @@ import pytest
 
 from forebay.base.ambient import SYSTEM_CLOCK, ManualClock
 from forebay.base.errors import Conflict, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
-from forebay.client.admin import ClusterAdmin
+from forebay.client.admin.admin import ClusterAdmin
 from forebay.console import work
 from forebay.console.background import Tasks
 from forebay.console.session import Console

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.client import key_filter
-from forebay.client.key_filter import KeyFilter
+from forebay.client.reading import key_filter
+from forebay.client.reading.key_filter import KeyFilter
+from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, Schema
 from tests.filters.conditions import COLUMNS, KINDS, Join, Row, matches, predicate, random_condition, random_rows
@@ -130,7 +131,7 @@ def test_filters_on_keys_find_what_a_full_scan_does(
             assert scan.count() == len(expected)
     for row in rows if kind != "log" else []:  # of logs, a table may have a single bucket
         whole = predicate(Join("AND", tuple(Comparison("=", name, (row[name],)) for name in named)))
-        is_fixed = KeyFilter.of(table.info, whole) is not None
+        is_fixed = KeyFilter.of(RowView(table.info, (), whole)) is not None
         assert is_fixed or _loose(row, keys)
         assert not (is_fixed and kind == "primary key" and _loose(row, keys))
     lake.connection.drop_table(table.path)

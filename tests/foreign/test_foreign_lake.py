@@ -13,9 +13,8 @@ from fluss_cluster import RealFluss, paimon_lake
 
 import forebay
 from forebay.base.errors import AlreadyExists, ErrorCode
+from forebay.client.admin.lake import Heartbeat, TieringTable
 from forebay.client.connection import Connection
-from forebay.client.lake import Heartbeat, TieringTable
-from forebay.metadata.table import lake_options
 from tests.client.lake_worker import PATH, SCHEMA, Worker, lake_rows, rows
 from tests.patience import PATIENCE
 
@@ -57,7 +56,7 @@ def test_rounds_of_our_worker_on_a_real_cluster_and_its_lake(cluster: Connection
     cluster.create_table(PATH, SCHEMA, primary_key=["id"], options=PROPERTIES)
     info = cluster.admin.table_info(PATH)
     assert info.lake_enabled
-    assert lake_options(info) == {"metastore": "filesystem", "warehouse": str(tmp_path / "lake")}
+    assert info.lake_options() == {"metastore": "filesystem", "warehouse": str(tmp_path / "lake")}
 
     base = None
     for number in range(2):

@@ -19,8 +19,8 @@ from fluss_cluster import RealFluss
 import forebay
 from forebay.base.errors import ErrorCode, ForebayError
 from forebay.client.connection import Connection
-from forebay.client.encode import MergeMode
 from forebay.client.table import Table
+from forebay.client.writing.encode import MergeMode
 from forebay.metadata import types
 from forebay.metadata.table import AggregateFunction, Column
 from forebay.testing.server import EmbeddedServer

@@ -15,8 +15,7 @@ from fluss_cluster import RealFluss, paimon_lake
 import forebay
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.lake.storage import create_lake_storage
-from forebay.metadata.table import lake_options
+from forebay.lake.formats import create_lake_storage
 from forebay.testing.lake_rounds import Row, TieredTable, in_order
 from forebay.tiering.now import tier_now
 from forebay.tiering.service import TieringService
@@ -71,7 +70,7 @@ def write(table: Table, *keys: int) -> None:
 def rows_of(connection: Connection, table: Table) -> tuple[list[Row], list[Row]]:
     """The lake's rows, and the cluster's."""
     snapshot = connection.admin.lake_snapshot(table.path, readable=False)
-    storage = create_lake_storage("paimon", lake_options(table.info))
+    storage = create_lake_storage("paimon", table.info.lake_options())
     return (
         TieredTable(storage, table.info, snapshot.snapshot_id).read(),
         in_order(table.scan().to_arrow().to_pylist()),

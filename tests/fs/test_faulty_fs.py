@@ -12,8 +12,8 @@ import pytest
 from forebay.base.errors import StorageFailure
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
-from forebay.testing.faulty_fs import FaultyFileSystem
-from forebay.testing.file_system_contract import FileSystemContract
+from tests.fs.faulty_fs import FaultyFileSystem
+from tests.fs.file_system_contract import FileSystemContract
 
 
 class TestFaultyFileSystem(FileSystemContract):

@@ -15,7 +15,7 @@ from forebay.base.ambient import SeededIds
 from forebay.base.errors import StorageFailure
 from forebay.fs.interface import DiskFull
 from forebay.fs.local import LocalFileSystem
-from forebay.testing.file_system_contract import FileSystemContract
+from tests.fs.file_system_contract import FileSystemContract
 
 
 class TestLocalFileSystem(FileSystemContract):

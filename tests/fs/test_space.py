@@ -6,7 +6,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode
 from forebay.fs.interface import RESERVE_BYTES, DiskFull
-from forebay.server.disk_reserve import DiskReserve
+from forebay.server.flow.disk_reserve import DiskReserve
 
 
 class Disk:

@@ -13,10 +13,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from forebay.base.errors import InvalidRequest
-from forebay.client.definition import new_descriptor
-from forebay.ingest.connect_values import type_of
-from forebay.ingest.messages import UNAVAILABLE, Message, MessageRows, RowRun, key_fields, read, runs
+from forebay.client.admin.definition import new_descriptor
+from forebay.debezium.events import UNAVAILABLE
+from forebay.debezium.values import type_of
+from forebay.ingest.messages import Message, MessageRows, RowRun, key_fields, read, runs
 from forebay.metadata.table import TableInfo, TablePath
+from tests import debezium_events
 
 CONNECT = "org.apache.kafka.connect.data"
 
@@ -51,6 +53,25 @@ def rows(found: list[RowRun]) -> list[dict[str, Any]]:
 def read_all(info: TableInfo, *values: Any, unit: str | None = None) -> tuple[MessageRows, list[RowRun]]:
     batch = read([message(value, at) for at, value in enumerate(values)], "debezium")
     return batch, runs(batch, info, unit)
+
+
+def test_events_are_the_rows_that_every_decoder_finds() -> None:
+    texts = [debezium_events.text_of(event) for event, _ in debezium_events.EVENTS]
+    batch, found = read_all(table(debezium_events.COLUMNS), *(t if t is None else t.encode() for t in texts), unit="ms")
+    assert rows(found) == debezium_events.rows()
+    wrong = [(wrong.offset, reason) for wrong, reason in batch.wrong]
+    assert debezium_events.begins(wrong) == debezium_events.reasons()
+
+
+def test_an_update_leaves_alone_what_the_database_did_not_log() -> None:
+    batch, found = read_all(
+        table(debezium_events.COLUMNS), *(event for event, _ in debezium_events.UNLOGGED), unit="ms"
+    )
+    assert batch.wrong == []
+    every = tuple(debezium_events.COLUMNS)
+    assert [run.columns for run in found] == [
+        tuple(name for name in every if name != missing) for _, missing in debezium_events.UNLOGGED
+    ]
 
 
 VALUES: list[tuple[str, Mapping[str, Any] | None, Any, Any]] = [

@@ -14,9 +14,10 @@ import forebay
 from forebay.api.scan import ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
+from forebay.client.views import RowView
 from forebay.unionread.planning import plan_union
-from forebay.unionread.reading import LakeSnapshotAndLogSplit
 from forebay.unionread.scan import UnionRowReader
+from forebay.unionread.splits import LakeSnapshotAndLogSplit
 from tests.invariants.bank import Bank, check_banks, check_instant, check_journal
 from tests.invariants.streams import ChangelogStream
 from tests.patience import PATIENCE
@@ -105,7 +106,7 @@ class Reading:
 
     def union_of_accounts(self, connection: Connection) -> None:
         least = self.acknowledged()
-        with UnionRowReader(connection, connection.table(ACCOUNTS).info, ScanRequest()) as scan:
+        with UnionRowReader(connection, RowView(connection.table(ACCOUNTS).info), ScanRequest()) as scan:
             rows = scan.read_all()
             self.merged += any(isinstance(split, LakeSnapshotAndLogSplit) for split in scan.plan.splits)
         check_banks(rows, self.banks, least)

@@ -29,7 +29,7 @@ from forebay.metadata.table import TablePath
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.testing.server import ServerProcess
 from forebay.tiering.now import tier_table
-from forebay.unionread.planning import lake_of
+from forebay.unionread.open_lakes import lake_of
 from tests import results
 from tests.invariants.bank import ACCOUNT_SCHEMA, JOURNAL_SCHEMA, Writer
 from tests.invariants.faults import Faults, happening

@@ -14,7 +14,7 @@ import numpy as np
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.tablet import KvTablet
 from forebay.log.tablet import LogTablet
-from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.memory_engine import MemoryEngine
 from tests.kv.tables import FakeTable, Row
 
 Merge = Callable[[Row | None, Row, Sequence[str]], Row | None]

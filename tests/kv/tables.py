@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, NotFound
-from forebay.codec.log_batch import align_batch, change_types, decode_arrow_batch, decode_row_batch
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import encode_kv_batch, primary_key_encoder, row_codec
-from forebay.codec.value_batch import ValueDecoder, parse_value_batch, parse_values
+from forebay.codec.kv.kv_batch import encode_kv_batch
+from forebay.codec.kv.value_batch import ValueDecoder, parse_value_batch, parse_values
+from forebay.codec.log.log_batch import align_batch, change_types, decode_arrow_batch, decode_row_batch
+from forebay.codec.rows.keys import primary_key_encoder
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.kv.tablet import ACKS_ALL, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types

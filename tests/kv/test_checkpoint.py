@@ -16,11 +16,10 @@ from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState, KvEngine
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.rocksdb_engine import RocksDbEngine
-from forebay.testing.faulty_fs import FaultyFileSystem
-from forebay.testing.memory_engine import MemoryEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from tests.fs.faulty_fs import FaultyFileSystem
+from tests.kv.memory_engine import MemoryEngine
 
 BOOT = "mount 1"
 OTHER = "mount 2"
@@ -31,11 +30,8 @@ def witnessed(*witnesses: str) -> Callable[[str], frozenset[str]]:
     return lambda folder: frozenset(witnesses)
 
 
-@pytest.fixture(params=["hlog", "lmdb", "rocksdb"])
+@pytest.fixture(params=["hlog", "lmdb"])
 def factory(request: pytest.FixtureRequest) -> Callable[[Path], KvEngine]:
-    if request.param == "rocksdb":
-        pytest.importorskip("rocksdict")
-        return RocksDbEngine
     if request.param == "hlog":
         return HlogEngine
     return lambda path: LmdbEngine(path, 1 << 22)
@@ -71,8 +67,8 @@ class Bucket:
             engine.close()
 
     def file_with_rows(self, folder: str) -> Path:
-        """The log, LMDB's data or RocksDB's rows."""
-        ends = ("data.mdb", ".sst", ".64k")
+        """The log, or LMDB's data."""
+        ends = ("data.mdb", ".64k")
         return next(path for path in sorted(self.path.glob(f"{folder}/*")) if path.name.endswith(ends))
 
 
@@ -84,7 +80,7 @@ def bucket(tmp_path: Path, factory: Callable[[Path], KvEngine]) -> Bucket:
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
-    path.unlink()  # RocksDB's checkpoints share their files with the engine
+    path.unlink()  # a checkpoint of hlog may share its files with the one before
     path.write_bytes(data)
 
 
@@ -304,7 +300,7 @@ class _Unreadable:
 def test_a_state_that_cannot_be_read_is_restored_although_the_error_is_still_held(
     tmp_path: Path, factory: Callable[[Path], KvEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an engine has opened before it fails is closed: RocksDB and LMDB open a folder once."""
+    """What an engine has opened before it fails is closed: LMDB opens a folder once."""
     bucket = Bucket(tmp_path, factory)
     reads = _Unreadable(monkeypatch, 1)
     assert (bucket.offset_found(BOOT), reads.left) == (100, 0)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import ErrorCode, StorageFailure
 from forebay.fs.interface import DiskFull
-from forebay.kv.engine import LARGE_VALUE_BYTES, EngineState, WriteSize, just_longer_than, size_of
-from forebay.kv.lmdb_engine import _failure
+from forebay.kv.buffered_writes import LARGE_VALUE_BYTES, WriteSize, size_of
+from forebay.kv.engine import EngineState
+from forebay.kv.lmdb.lmdb_engine import _failure
+from forebay.kv.value_pages import just_longer_than
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 

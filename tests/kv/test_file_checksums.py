@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.kv.file_checksums import first_difference, list_files, sync_files
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs
 
 

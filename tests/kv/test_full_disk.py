@@ -1,9 +1,8 @@
-"""Checkpoints on a full disk, and a RocksDB whose disk was full."""
+"""Checkpoints on a full disk."""
 
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from forebay.fs.interface import DiskFull
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.rocksdb_engine import RocksDbEngine
-from tests.patience import PATIENCE
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from tests.small_disk import mounted_tmpfs
 
 ROWS = {b"%05d" % i: os.urandom(500) for i in range(4000)}
@@ -60,28 +57,3 @@ def test_a_checkpoint_that_fails_half_way_is_removed(
         assert not [name for name in os.listdir(tmp_path / "kv-0") if name.endswith(".tmp")]
     assert folder.write_checkpoint(engine) == 1
     engine.close()
-
-
-@pytest.mark.slow
-def test_rocksdb_that_could_not_flush_takes_writes_a_few_seconds_after_there_is_room(tmp_path: Path) -> None:
-    pytest.importorskip("rocksdict")
-    with mounted_tmpfs(tmp_path / "disk", 48) as disk:
-        engine = RocksDbEngine(disk.path / "db", kept_free=lambda: 0)
-        engine.apply(ROWS, EngineState(1, len(ROWS)))
-        disk.fill()
-        with pytest.raises(DiskFull):
-            engine.sync()
-        with pytest.raises(DiskFull, match="No space left"):
-            engine.apply(ROWS, EngineState(2, len(ROWS)))
-        assert (engine.state.applied_offset, engine.multi_get([b"00001"])) == (1, [ROWS[b"00001"]])
-        disk.make_room()
-        deadline = time.monotonic() + PATIENCE
-        while engine.state.applied_offset == 1:
-            try:
-                engine.apply({b"x": b"y"}, EngineState(2, len(ROWS) + 1))
-            except DiskFull:
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-        engine.sync()
-        assert engine.multi_get([b"x", b"00001"]) == [b"y", ROWS[b"00001"]]
-        engine.close()

@@ -15,9 +15,9 @@ import pytest
 from forebay.base.errors import CorruptData, InvalidRequest, StorageFailure
 from forebay.fs.interface import DiskFull
 from forebay.kv import _digest
-from forebay.kv._hlog import FIRST_POSITION
 from forebay.kv.engine import EngineState
-from forebay.kv.hlog_engine import HEAD_FILE, SEGMENTS_FILE, HlogEngine, HlogWrites
+from forebay.kv.hlog._segments import FIRST_POSITION
+from forebay.kv.hlog.hlog_engine import HEAD_FILE, SEGMENTS_FILE, HlogEngine, HlogWrites
 
 GARBAGE = 32 << 10
 """Bytes of superseded records from which on these small logs are compacted."""

@@ -22,8 +22,8 @@ from forebay.kv import _digest
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState
 from forebay.kv.file_checksums import first_difference, list_files, sync_files
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.lmdb_file import LmdbFile, check_engine_files
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_file import LmdbFile, check_engine_files
 from tests.patience import PATIENCE
 
 FLIPS = int(os.environ.get("LMDB_FLIPS", "0")) or 60
@@ -35,7 +35,7 @@ USE = """
 import sys
 from pathlib import Path
 from forebay.kv.engine import EngineState
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 for folder in sys.argv[1:]:
     print(folder, flush=True)
     engine = LmdbEngine(Path(folder))

@@ -13,7 +13,7 @@ _OPENS_MANY = """
 import sys
 from pathlib import Path
 from forebay.kv.engine import EngineState
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 
 def anonymous_kilobytes():
     return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0])

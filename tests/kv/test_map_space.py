@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from forebay.base.errors import ErrorCode, StorageFailure
 from forebay.base.host import file_system_type
 from forebay.fs.interface import DiskFull
-from forebay.kv.engine import PAGE_BYTES, EngineState, MapSpace, allocate_file, pages_at_most, size_of
-from forebay.kv.lmdb_engine import LmdbEngine, _with_long_keys
+from forebay.kv.buffered_writes import size_of
+from forebay.kv.engine import EngineState
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine, _with_long_keys
+from forebay.kv.lmdb.pages import PAGE_BYTES, pages_at_most
+from forebay.kv.map_space import MapSpace, allocate_file
 from tests.every_run import examples
 from tests.patience import PATIENCE
 from tests.small_disk import MOUNTS, mounted_tmpfs
@@ -28,7 +31,7 @@ import os, sys
 from pathlib import Path
 from forebay.base.errors import ForebayError
 from forebay.kv.engine import EngineState
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from tests.small_disk import SmallDisk
 
 disk = SmallDisk(Path(sys.argv[1]))

@@ -13,17 +13,17 @@ import pytest
 from pyroaring import BitMap
 
 from forebay.base.errors import ErrorCode, ForebayError
-from forebay.codec.rows import HEADER_BYTES, seal_kv_batch
+from forebay.codec.kv.kv_batch import HEADER_BYTES, seal_kv_batch
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import _digest
 from forebay.kv.engine import KvEngine
-from forebay.kv.hlog_engine import HlogEngine, HlogWrites
+from forebay.kv.hlog.hlog_engine import HlogEngine, HlogWrites
 from forebay.kv.tablet import ChangelogCodec, KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import AggregateFunction, Column
 from forebay.metadata.types import DataType, TypeRoot
-from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.memory_engine import MemoryEngine
 from tests.kv.tables import FakeTable
 
 OPTIONS = [

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure, Unavailable
-from forebay.codec.value_batch import parse_value_batch, stored_value
-from forebay.kv.engine import EngineState, KvPage, KvRows, page_of
-from forebay.kv.engine import rows_of as rows_of_page
+from forebay.codec.kv.value_batch import parse_value_batch, stored_value
+from forebay.kv.engine import EngineState, KvPage, KvRows
 from forebay.kv.scanner import PRESSED_SECONDS, ScannerLimits, ScannerManager, ScanPage, ScanSession
+from forebay.kv.value_pages import page_of
+from forebay.kv.value_pages import rows_of as rows_of_page
 from forebay.metadata.table import TableBucket
 from tests.patience import PATIENCE
 
@@ -186,7 +187,7 @@ def test_times_to_live_end_after_their_last_moment_and_not_at_it():
     assert bench.manager.page(ended.scanner_id, 0, 1000) == last
     bench.clock.advance(0.5)
     assert bench.manager.expire() == 1
-    assert (bench.manager.finished_count, bench.manager.session_count) == (0, 0)
+    assert (len(bench.manager._drained), bench.manager.session_count) == (0, 0)
     for wait, code in ((20, ErrorCode.SCANNER_EXPIRED), (0.5, ErrorCode.UNKNOWN_SCANNER_ID)):
         bench.clock.advance(wait)
         bench.manager.expire()
@@ -384,7 +385,7 @@ def test_a_page_that_has_more_behind_it_does_not_end_its_scan():
     bench = Bench()
     session = bench.open()
     assert bench.manager.page(session.scanner_id, 0, 1).has_more
-    assert (bench.manager.session_count, bench.manager.finished_count) == (1, 0)
+    assert (bench.manager.session_count, len(bench.manager._drained)) == (1, 0)
 
 
 def test_register_after_close_is_rejected_and_leaks_nothing():
@@ -431,14 +432,14 @@ def test_scans_that_have_ended_stay_within_their_number_and_their_pages_are_coun
         sessions.append(bench.open())
     for session in sessions[-8:]:
         bench.manager.page(session.scanner_id, 0, 100)
-    assert (bench.manager.session_count, bench.manager.finished_count) == (0, 100)
+    assert (bench.manager.session_count, len(bench.manager._drained)) == (0, 100)
     assert bench.manager._kept_bytes == 100 * len(bench.manager.page(sessions[-1].scanner_id, 0, 100).records)
     with pytest.raises(NotFound):
         bench.manager.page(sessions[157].scanner_id, 0, 100)
     bench.manager.close(sessions[200].scanner_id)
     bench.clock.advance(10_000)
     bench.manager.expire()
-    assert (bench.manager.finished_count, bench.manager._kept_bytes) == (0, 0)
+    assert (len(bench.manager._drained), bench.manager._kept_bytes) == (0, 0)
 
 
 def test_of_scans_that_expired_only_so_many_are_remembered():
@@ -460,9 +461,9 @@ def test_kept_pages_may_fill_their_budget_and_the_oldest_ended_scan_gives_way_fi
     ended = [bench.open() for _ in range(3)]
     for session in ended[:2]:
         bench.manager.page(session.scanner_id, 0, 1000)
-    assert bench.manager.finished_count == 2
+    assert len(bench.manager._drained) == 2
     bench.manager.page(ended[2].scanner_id, 0, 1000)
-    assert bench.manager.finished_count == 2
+    assert len(bench.manager._drained) == 2
     with pytest.raises(NotFound):
         bench.manager.page(ended[0].scanner_id, 0, 1000)
     for session in ended[1:]:
@@ -499,7 +500,7 @@ def test_shutting_down_forgets_the_pages_of_scans_that_have_ended():
     for session in sessions[:2]:
         bench.manager.page(session.scanner_id, 0, 1000)
     bench.manager.shut_down()
-    assert (bench.manager.session_count, bench.manager.finished_count) == (0, 0)
+    assert (bench.manager.session_count, len(bench.manager._drained)) == (0, 0)
     with pytest.raises(NotFound):
         bench.manager.page(sessions[0].scanner_id, 0, 1000)
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.kv.scanner import ScannerLimits, ScannerManager
 from forebay.kv.tablet import KvTablet
 from forebay.log.tablet import LogTablet

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure
-from forebay.codec.value_batch import parse_value_batch, stored_value
+from forebay.codec.kv.value_batch import parse_value_batch, stored_value
 from forebay.kv.engine import EngineState, KvEngine, KvPage, KvRows, KvSnapshot
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.kv.table_snapshots import OpenedSnapshot, TableSnapshotLimits, TableSnapshotManager
 from forebay.metadata.table import TableBucket
-from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.memory_engine import MemoryEngine
 from tests.patience import PATIENCE
 
 A, B = TableBucket(1, 0), TableBucket(1, 1)
@@ -105,13 +104,9 @@ class Bench:
 # ---- pages ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["memory", "lmdb", "rocksdb"])
+@pytest.fixture(params=["memory", "lmdb"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KvEngine]:
-    if request.param == "rocksdb":
-        pytest.importorskip("rocksdict")
-    made: KvEngine = {"memory": MemoryEngine, "lmdb": LmdbEngine, "rocksdb": RocksDbEngine}[request.param](
-        tmp_path / "engine"
-    )
+    made: KvEngine = {"memory": MemoryEngine, "lmdb": LmdbEngine}[request.param](tmp_path / "engine")
     yield made
     made.close()
 

@@ -13,7 +13,8 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure
-from forebay.codec.rows import encode_kv_batch, row_codec
+from forebay.codec.kv.kv_batch import encode_kv_batch
+from forebay.codec.rows.row_codec import row_codec
 from forebay.fs.interface import DiskFull
 from forebay.kv import _digest, tablet
 from forebay.kv.engine import EngineState
@@ -21,8 +22,8 @@ from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
-from forebay.testing.faulty_fs import FaultyFileSystem
-from forebay.testing.memory_engine import MemoryEngine
+from tests.fs.faulty_fs import FaultyFileSystem
+from tests.kv.memory_engine import MemoryEngine
 from tests.kv.tables import FakeTable, Row
 
 FORMATS = [

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from forebay.codec.arrow_types import user_schema
+from forebay.codec.arrow.arrow_types import user_schema
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.metadata import types
 from forebay.metadata.types import DataType

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import ForebayError
-from forebay.lake.storage import create_lake_storage
+from forebay.lake.formats import create_lake_storage
 from forebay.lake.tiering import OFFSETS_PROPERTY
 from forebay.testing.lake_contract_base import people
 from forebay.testing.lake_rounds import TieredTable, in_order

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Engine
 
 from forebay.base.errors import Unavailable
 from forebay.lakes import iceberg_sql
-from forebay.lakes.iceberg_kept import KeptTables
+from forebay.lakes.iceberg_cache import TableCache
 from forebay.lakes.iceberg_tables import IcebergLakeCatalog, opened
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor, TablePath
@@ -35,14 +35,14 @@ def test_a_catalog_that_cannot_be_opened_leaves_no_connection(tmp_path: Path, mo
     with pytest.raises(Unavailable, match="file is not a database"), opened(options):
         pass
     with pytest.raises(Unavailable, match="file is not a database"):
-        KeptTables(options).table(PATH)
+        TableCache(options).table(PATH)
     assert (len(noted.all), noted.left_open()) == (2, 0)
 
 
 def test_uses_of_a_kept_catalog_at_the_same_time_leave_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = KeptTables(lake(tmp_path))
+    kept = TableCache(lake(tmp_path))
     table = kept.table(PATH)
     noted = noted_connections(monkeypatch)
     meanwhile: list[object] = []

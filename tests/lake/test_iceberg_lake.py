@@ -10,7 +10,8 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from forebay.lake.storage import LakeStorage, create_lake_storage
+from forebay.lake.formats import create_lake_storage
+from forebay.lake.storage import LakeStorage
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import load_table, opened
 from forebay.testing.lake_contract import LakeContract

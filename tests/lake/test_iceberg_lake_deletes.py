@@ -40,7 +40,7 @@ from pyiceberg.types import (
 from pyroaring import BitMap
 
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
-from forebay.codec.key_index import KeyIndex
+from forebay.codec.kv.key_index import KeyIndex
 from forebay.lakes.iceberg_files import FileWriter, live_rows, read_positions, read_rows, write_positions
 from forebay.lakes.iceberg_keys import Deletes, KeyColumns
 from forebay.lakes.iceberg_layout import DeleteFile

@@ -24,7 +24,7 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, OutcomeUnknown, Unavailable
 from forebay.lake.tiering import OFFSETS_PROPERTY
 from forebay.lakes.iceberg import IcebergLakeStorage
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_tables import opened
 from forebay.lakes.iceberg_upkeep import _removed_paths
 from forebay.testing.lake_contract_base import people
@@ -331,7 +331,7 @@ def test_a_catalog_that_refuses_connections_was_not_asked_and_one_that_hangs_up_
         outcomes = {}
         for name, sock in (("refusing", refusing), ("hanging up", hanging_up)):
             address = f"127.0.0.1:{sock.getsockname()[1]}"
-            with pytest.raises(Unavailable, match="the catalog") as raised, telling("the catalog"):
+            with pytest.raises(Unavailable, match="the catalog") as raised, lake_errors("the catalog"):
                 requests.post(f"http://{address}/v1/config", timeout=30)
             assert name != "refusing" or address in raised.value.message
             outcomes[name] = raised.value

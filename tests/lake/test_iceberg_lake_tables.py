@@ -20,10 +20,11 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType, TimestampType, TimeType
 
 from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, StorageFailure, UnsupportedOperation
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.rows import bucket_ids, bucket_key_encoder
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.rows.buckets import bucket_ids
+from forebay.codec.rows.keys import bucket_key_encoder
+from forebay.lake.formats import lake_formats
 from forebay.lake.source import SnapshotSuccessor
-from forebay.lake.storage import lake_formats
 from forebay.lakes import iceberg_upkeep
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_commit import Change, commit
@@ -64,7 +65,7 @@ def test_the_format_is_found_by_its_name() -> None:
 def test_without_pyiceberg_the_package_to_install_is_named() -> None:
     program = (
         "import sys; sys.modules['pyiceberg'] = None\n"
-        "from forebay.lake.storage import create_lake_storage\n"
+        "from forebay.lake.formats import create_lake_storage\n"
         "try: create_lake_storage('iceberg', {'warehouse': 'x'})\n"
         "except NotImplementedError as e: print(e)"
     )

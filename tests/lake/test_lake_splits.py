@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.lake.formats import create_lake_storage
 from forebay.lake.source import UNAWARE_BUCKET
-from forebay.lake.storage import LakeStorage, create_lake_storage
+from forebay.lake.storage import LakeStorage
 from forebay.lakes.iceberg_source import _parts
 from forebay.metadata import types
 from forebay.metadata.predicate import col

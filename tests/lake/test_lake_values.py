@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.codec.arrow_types import arrow_type
+from forebay.codec.arrow.arrow_types import arrow_type
+from forebay.lake.formats import create_lake_storage, datalake_options, lake_formats
 from forebay.lake.offsets import BucketOffsets
 from forebay.lake.records import ChangeRows
 from forebay.lake.shared_options import lake_options
-from forebay.lake.storage import create_lake_storage, datalake_options, lake_formats
 from forebay.lake.tiering import (
     CREATED_PROPERTY,
     EPOCH_PROPERTY,

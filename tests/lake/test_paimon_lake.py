@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from forebay.lake.storage import LakeStorage, create_lake_storage
+from forebay.lake.formats import create_lake_storage
+from forebay.lake.storage import LakeStorage
 from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.lakes.paimon_tables import LAYOUT_OPTION, open_catalog
 from forebay.paimon.table import Table

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forebay.base.errors import ErrorCode, InternalError, StorageFailure
-from forebay.lake.shared_options import SecretMask, public_options, without_secrets
+from forebay.lake.public_options import public_options, without_secrets
+from forebay.lake.secret_mask import SecretMask
 
 SECRETS = {
     "token": "tok-open-sesame",

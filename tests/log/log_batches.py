@@ -6,7 +6,7 @@ import errno
 import random
 
 from forebay.base.ambient import ManualClock
-from forebay.codec.log_batch import (
+from forebay.codec.log.header import (
     APPEND_ONLY_FLAG,
     CRC_OFFSETS,
     HEADER_SIZES,
@@ -18,7 +18,7 @@ from forebay.codec.log_batch import (
 )
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs.faulty_fs import FaultyFileSystem
 
 FOLDER = "/data/db/t-1/log-0"
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=120, scan_bytes=256, batch_bytes_max=4000)

@@ -17,7 +17,7 @@ from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint, read_clean_shutdown
 from forebay.log.log_ends import LogEnds
 from forebay.metadata.table import TableBucket
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs
 
 PATH = "/data/recovery-points.checkpoint"

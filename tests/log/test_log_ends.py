@@ -10,9 +10,9 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import StorageFailure
 from forebay.fs import names
-from forebay.log.log_ends import HEAD_BYTES, SLOT_BYTES, KnownEnd, KnownLog, LogEnds, NoMarks, read_log_ends
+from forebay.log.log_ends import HEAD_BYTES, SLOT_BYTES, LogEndEvidence, LogEnds, NoMarks, StoredMarks, read_log_ends
 from forebay.metadata.table import TableBucket
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import SMALL, make_batch, open_log
 
 HERE = frozenset({"mount boot-1 7"})
@@ -44,9 +44,9 @@ def test_a_killed_process_leaves_what_it_has_written_and_what_it_has_synced() ->
         marks.synced(synced)
     after = opened(fs.kill())
     assert after.problems == []
-    assert after.known(FIRST) == KnownEnd(7, 9)
-    assert after.known(THIRD) == KnownEnd(2**40 - 1, 2**40)
-    assert after.known(SECOND) is None
+    assert after.stored_marks(FIRST) == StoredMarks(7, 9)
+    assert after.stored_marks(THIRD) == StoredMarks(2**40 - 1, 2**40)
+    assert after.stored_marks(SECOND) is None
 
 
 def test_what_was_written_counts_only_while_the_page_cache_is_the_same() -> None:
@@ -55,10 +55,10 @@ def test_what_was_written_counts_only_while_the_page_cache_is_the_same() -> None
     marks.begin(3)
     marks.written(9)
     fs = fs.kill()
-    assert read_log_ends(fs, "/data", ELSEWHERE).known == {FIRST: KnownEnd(3, None)}
-    assert read_log_ends(fs, "/data", frozenset()).known == {FIRST: KnownEnd(3, None)}
-    assert opened(fs, ELSEWHERE).known(FIRST) == KnownEnd(3, None)
-    assert opened(fs, ELSEWHERE).known(FIRST) == KnownEnd(3, None), "the next process has another cache, too"
+    assert read_log_ends(fs, "/data", ELSEWHERE).marks == {FIRST: StoredMarks(3, None)}
+    assert read_log_ends(fs, "/data", frozenset()).marks == {FIRST: StoredMarks(3, None)}
+    assert opened(fs, ELSEWHERE).stored_marks(FIRST) == StoredMarks(3, None)
+    assert opened(fs, ELSEWHERE).stored_marks(FIRST) == StoredMarks(3, None), "the next process has another cache, too"
 
 
 def test_marks_that_were_not_used_are_there_for_the_next_process_and_power_failures_lose_none_of_them() -> None:
@@ -71,9 +71,9 @@ def test_marks_that_were_not_used_are_there_for_the_next_process_and_power_failu
     ends.opened(FIRST)
     ends.marks(FIRST).begin(8)
     killed = fs.kill()
-    for stored in (read_log_ends(killed, "/data", HERE).known, read_log_ends(killed.crash(), "/data", HERE).known):
+    for stored in (read_log_ends(killed, "/data", HERE).marks, read_log_ends(killed.crash(), "/data", HERE).marks):
         assert stored[FIRST].synced in (5, 8)
-        assert stored[SECOND] == KnownEnd(6, 6)
+        assert stored[SECOND] == StoredMarks(6, 6)
 
 
 def test_a_power_failure_leaves_a_synced_end_that_was_true_and_never_a_higher_one() -> None:
@@ -88,7 +88,7 @@ def test_a_power_failure_leaves_a_synced_end_that_was_true_and_never_a_higher_on
             marks.synced(end)
         if seed % 2:
             ends.sync()
-        known = read_log_ends(fs.crash(), "/data", ELSEWHERE).known.get(FIRST, KnownEnd(0, None))
+        known = read_log_ends(fs.crash(), "/data", ELSEWHERE).marks.get(FIRST, StoredMarks(0, None))
         assert known.written is None
         assert known.synced == 19 if seed % 2 else 0 <= known.synced <= 19
 
@@ -102,7 +102,7 @@ def test_a_process_that_dies_between_two_stores_leaves_the_mark_before() -> None
     marks.written(7)
     first_word = next(at for at in range(0, len(whole), 8) if fs.content(FILE)[at : at + 8] != whole[at : at + 8])
     fs.set_content(FILE, whole[:first_word] + fs.content(FILE)[first_word : first_word + 8] + whole[first_word + 8 :])
-    assert read_log_ends(fs.kill(), "/data", HERE).known == {FIRST: KnownEnd(5, 6)}
+    assert read_log_ends(fs.kill(), "/data", HERE).marks == {FIRST: StoredMarks(5, 6)}
 
 
 def test_no_flipped_bit_gives_a_mark_that_was_never_stored() -> None:
@@ -116,13 +116,13 @@ def test_no_flipped_bit_gives_a_mark_that_was_never_stored() -> None:
         fs.set_content(FILE, whole)
         fs.flip_byte(FILE, position, 1 << position % 8)
         stored = read_log_ends(fs, "/data", HERE)
-        (known,) = stored.known.values() if stored.known else [KnownEnd(5, None)]
+        (known,) = stored.marks.values() if stored.marks else [StoredMarks(5, None)]
         assert known.synced in (5, 6)
         assert known.written in (None, 5, 7)
-        assert stored.known.keys() <= {THIRD}
+        assert stored.marks.keys() <= {THIRD}
         assert all(path == FILE and "is damaged at byte" in problem for path, problem in stored.problems)
     fs.set_content(FILE, whole[: HEAD_BYTES + 10])
-    assert read_log_ends(fs, "/data", HERE).known == {}
+    assert read_log_ends(fs, "/data", HERE).marks == {}
     fs.set_content(FILE, bytes(len(whole)))
     assert [path for path, _ in read_log_ends(fs, "/data", HERE).problems] == [FILE]
 
@@ -140,8 +140,8 @@ def test_there_are_slots_for_any_number_of_buckets_and_those_of_dropped_ones_are
         ends.marks(TableBucket(3, number)).begin(1000 + number)
     assert [entry.name for entry in fs.list_directory("/data")] == files == [f"ends-of-logs-{n}" for n in range(3)]
     after = opened(fs.kill())
-    assert [after.known(bucket) for bucket in buckets[299:301]] == [None, KnownEnd(300, 300)]
-    assert after.known(TableBucket(3, 299)) == KnownEnd(1299, 1299)
+    assert [after.stored_marks(bucket) for bucket in buckets[299:301]] == [None, StoredMarks(300, 300)]
+    assert after.stored_marks(TableBucket(3, 299)) == StoredMarks(1299, 1299)
     assert [entry.name for entry in fs.kill().list_directory("/data")] == [names.log_ends_file(0)]
 
 
@@ -151,7 +151,7 @@ def test_buckets_that_are_gone_or_were_closed_are_forgotten() -> None:
     ends.marks(FIRST).begin(1)
     ends.marks(SECOND).begin(2)
     after = LogEnds.open(fs.kill(), "/data", HERE, lambda bucket: bucket == SECOND)
-    assert (after.known(FIRST), after.known(SECOND)) == (None, KnownEnd(2, 2))
+    assert (after.stored_marks(FIRST), after.stored_marks(SECOND)) == (None, StoredMarks(2, 2))
 
 
 def test_a_full_disk_costs_the_marks_of_a_log_and_not_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -160,11 +160,11 @@ def test_a_full_disk_costs_the_marks_of_a_log_and_not_the_log(caplog: pytest.Log
     fs = fs.kill()
     fs.inject("write_atomic", "/data/ends-of-logs", times=100)
     ends = opened(fs)
-    assert ends.known(FIRST) == KnownEnd(1, 1)
+    assert ends.stored_marks(FIRST) == StoredMarks(1, 1)
     assert isinstance(ends.marks(FIRST), NoMarks)
     assert "the ends of logs are not kept" in caplog.text
     fs.clear_faults()
-    assert opened(fs.kill()).known(FIRST) == KnownEnd(1, 1)
+    assert opened(fs.kill()).stored_marks(FIRST) == StoredMarks(1, 1)
 
 
 def test_marks_are_made_durable_when_they_have_changed_and_rarely_on_a_slow_disk() -> None:
@@ -184,7 +184,7 @@ def test_marks_are_made_durable_when_they_have_changed_and_rarely_on_a_slow_disk
         ends.sync_if_due()
     assert ends.is_sync_due
     ends.sync_if_due()
-    assert read_log_ends(fs.crash(), "/data", HERE).known[FIRST].synced == 2
+    assert read_log_ends(fs.crash(), "/data", HERE).marks[FIRST].synced == 2
 
 
 def test_a_log_tells_its_end_before_it_acknowledges_and_when_it_goes_offline() -> None:
@@ -221,11 +221,11 @@ def test_a_log_tells_its_end_before_it_acknowledges_and_when_it_goes_offline() -
 
 
 def test_what_is_known_of_a_log_says_where_it_may_end() -> None:
-    assert KnownLog(True, 5).allows(5)
-    assert not KnownLog(True, 5).allows(6)
-    assert KnownLog(False, 3, KnownEnd(5, 7)).allows(7)
-    assert not KnownLog(False, 3, KnownEnd(5, 7)).allows(6)
-    assert KnownLog(False, None).allows(0)
-    assert str(KnownLog(False, 3, KnownEnd(5, 7))) == "was written up to offset 7"
-    assert str(KnownLog(False, 5, KnownEnd(4, 5))) == "was durable up to offset 5"
-    assert str(KnownLog(True, 5)) == "was closed gracefully at offset 5"
+    assert LogEndEvidence(True, 5).allows(5)
+    assert not LogEndEvidence(True, 5).allows(6)
+    assert LogEndEvidence(False, 3, StoredMarks(5, 7)).allows(7)
+    assert not LogEndEvidence(False, 3, StoredMarks(5, 7)).allows(6)
+    assert LogEndEvidence(False, None).allows(0)
+    assert str(LogEndEvidence(False, 3, StoredMarks(5, 7))) == "was written up to offset 7"
+    assert str(LogEndEvidence(False, 5, StoredMarks(4, 5))) == "was durable up to offset 5"
+    assert str(LogEndEvidence(True, 5)) == "was closed gracefully at offset 5"

@@ -14,7 +14,7 @@ from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
-from forebay.testing.faulty_fs import FaultEffect, FaultyFileSystem
+from tests.fs.faulty_fs import FaultEffect, FaultyFileSystem
 from tests.log.log_batches import DISK_ERRORS, FOLDER, faulty_fs, filled_log, make_batch, open_log
 
 

@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, StorageFailure
-from forebay.codec.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.fs import names
 from forebay.log.tablet import EARLIEST_OFFSET, LogTablet
 from forebay.log.writer_state import WriterBatch
-from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.every_run import examples
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import FOLDER, SMALL, make_batch, payloads
 
 WRITERS = [3, 4, 5]

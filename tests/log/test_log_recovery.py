@@ -13,14 +13,14 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
-from forebay.codec.log_batch import MAGIC_END, LogBatchHeader, iter_headers
+from forebay.codec.log.header import MAGIC_END, LogBatchHeader, iter_headers
 from forebay.fs import names
 from forebay.log.config import LogConfig
-from forebay.log.log_ends import KnownEnd
+from forebay.log.log_ends import StoredMarks
 from forebay.log.recovery import noted_starts
 from forebay.log.tablet import LogTablet
-from forebay.testing import faulty_fs as faulty_files
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs import faulty_fs as faulty_files
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import (
     DISK_ERRORS,
     FOLDER,
@@ -106,11 +106,11 @@ def test_a_flipped_bit_in_any_batch_and_header_field_is_damage_after_a_kill_and_
             damaged = fs.content(path)
             if (header.magic == 2 and place == 21) or (header.magic == 1 and fs.content(path)[position + 12] == 0):
                 # The leader epoch, and which of the magics 0 and 1 it is, are not covered: see docs/format.
-                assert payloads(read_all(open_log(fs, 0, known_end=KnownEnd(0, 60)))) == payloads(everything), place
+                assert payloads(read_all(open_log(fs, 0, known_end=StoredMarks(0, 60)))) == payloads(everything), place
             else:
                 words = f"damaged at byte {position}, where offset {header.base_offset} should begin"
                 with pytest.raises(CorruptData, match=words) as caught:
-                    open_log(fs, 0, known_end=KnownEnd(0, 60))
+                    open_log(fs, 0, known_end=StoredMarks(0, 60))
                 lost = f"offsets {header.base_offset} to {header.last_offset} are lost"
                 assert f"The log was written up to offset 60, so this is damage, and nothing was cut: {lost}" in str(
                     caught.value
@@ -127,10 +127,10 @@ def test_a_lost_or_misdirected_sector_or_page_is_damage_after_a_kill(fill: bytes
     for start in range(0, len(whole), len(fill)):
         fs.set_content(LOG_0, whole[:start] + fill[: len(whole) - start] + whole[start + len(fill) :])
         with pytest.raises(CorruptData, match="so this is damage, and nothing was cut"):
-            open_log(fs, 0, known_end=KnownEnd(0, 400), config=config)
+            open_log(fs, 0, known_end=StoredMarks(0, 400), config=config)
     fs.set_content(LOG_0, whole[:4096] + whole[8192:12288] + whole[4096:8192] + whole[12288:])
     with pytest.raises(CorruptData, match="so this is damage"):
-        open_log(fs, 0, known_end=KnownEnd(0, 400), config=config)
+        open_log(fs, 0, known_end=StoredMarks(0, 400), config=config)
 
 
 def test_behind_the_written_end_everything_is_cut_however_it_looks() -> None:
@@ -139,7 +139,7 @@ def test_behind_the_written_end_everything_is_cut_however_it_looks() -> None:
     whole = {path: fs.content(path) for path in segment_paths(fs)}
     for path, position, header in every_batch(fs):
         fs.flip_byte(path, position + header.size_bytes - 1)
-        after = open_log(fs, 0, known_end=KnownEnd(0, header.base_offset))
+        after = open_log(fs, 0, known_end=StoredMarks(0, header.base_offset))
         assert (after.log_end_offset, after.recovery.is_cut_exact) == (header.base_offset, True)
         after.close()
         for name in segment_paths(fs):

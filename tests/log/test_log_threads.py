@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest, StorageFailure
-from forebay.codec.log_batch import iter_headers, verify_crc
+from forebay.codec.log.header import iter_headers, verify_crc
 from forebay.fs.local import LocalFileSystem
 from forebay.log.config import LogConfig
 from forebay.log.tablet import EARLIEST_OFFSET, LogSlice, LogTablet
@@ -124,7 +124,7 @@ def test_readers_never_see_a_mixture_of_before_and_after_a_cut(tablet: LogTablet
             for _ in range(15):
                 append(tablet, generation)
             if generation % 10 == 0:
-                tablet.truncate_fully_and_start_at(generation)
+                tablet.truncate_to(0)
     assert threads.rounds > 30
 
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import Conflict, StorageFailure
-from forebay.codec._plain_batches import PlainBatch, read_plain
-from forebay.codec.arrow_message import DECODED_BYTES_MAX, message_codec
-from forebay.codec.log_batch import build_arrow_batch
+from forebay.codec.arrow.arrow_message import DECODED_BYTES_MAX, message_codec
+from forebay.codec.log._plain_batches import PlainBatch, read_plain
+from forebay.codec.log.log_batch import build_arrow_batch
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
-from forebay.testing.faulty_fs import FaultEffect
 from tests.codec.log_batch_strategies import batch_of, schema_of
+from tests.fs.faulty_fs import FaultEffect
 from tests.log.log_batches import faulty_fs, open_log
 
 SCHEMA = schema_of(types.int_())

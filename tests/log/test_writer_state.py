@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import Conflict, CorruptData
-from forebay.codec.log_batch import LogBatchHeader, parse_header
+from forebay.codec.log.header import LogBatchHeader, parse_header
 from forebay.log.writer_state import RETRY_HORIZON_MS, WriterBatch, WriterStates, next_sequence
 from tests.log.log_batches import make_batch
 

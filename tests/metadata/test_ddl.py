@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.cli.create import parse_ddl
-from forebay.client.definition import new_descriptor
+from forebay.client.admin.definition import new_descriptor
 from forebay.metadata.ddl import create_statement
 from forebay.metadata.table import AggregateFunction, Column, Schema, TableDescriptor, TablePath
 from forebay.metadata.type_text import parse_type

@@ -138,7 +138,7 @@ def test_units_of_time(unit: str, before: str, now: str, after: str) -> None:
     rules = AutoPartitioning.of(partitioned("p", enabled="true", time_unit=unit, num_precreate="2", num_retention="1"))
     assert rules is not None
     assert [rules.value(JANUARY, offset) for offset in (-1, 0, 1)] == [before, now, after]
-    assert rules.wanted(JANUARY) == [now, after]
+    assert rules.values_to_create(JANUARY) == [now, after]
     assert not rules.has_expired(before, JANUARY)
     assert rules.has_expired(rules.value(JANUARY, -2), JANUARY)
     rules.check_new(before, JANUARY)
@@ -242,7 +242,7 @@ def test_rules_that_cannot_be_are_refused(descriptor: TableDescriptor, words: st
 def test_rules_that_can_be() -> None:
     two = AutoPartitioning.of(partitioned("a", "b", enabled="true", key="b", num_precreate="0"))
     assert two is not None
-    assert (two.key, two.wanted(JANUARY)) == ("b", [])
+    assert (two.key, two.values_to_create(JANUARY)) == ("b", [])
     day = AutoPartitioning.of(
         partitioned("d", key_type=types.date(), enabled="true", time_format="yyyy-MM-dd", time_zone="GMT+13")
     )

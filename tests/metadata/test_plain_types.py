@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forebay.metadata import types
-from forebay.metadata.types import DataType, has_nanoseconds, is_plain, is_timestamp
+from forebay.metadata.plain_types import has_nanoseconds, is_plain, is_timestamp
+from forebay.metadata.types import DataType
 
 PLAIN = [types.boolean(), types.bigint(), types.string(), types.binary(3), types.decimal(9, 2), types.date()]
 MICROSECONDS = [types.timestamp(0), types.timestamp(6), types.timestamp_ltz(3), types.timestamp_ltz(6)]

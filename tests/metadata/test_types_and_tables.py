@@ -27,11 +27,8 @@ from forebay.metadata.json_serde import (
 from forebay.metadata.predicate import all_of
 from forebay.metadata.table import (
     AggregateFunction,
-    ArrowCompression,
     Column,
     DatabaseInfo,
-    KvFormat,
-    LogFormat,
     PartitionInfo,
     PhysicalTablePath,
     Schema,
@@ -39,11 +36,12 @@ from forebay.metadata.table import (
     TableDescriptor,
     TableInfo,
     TablePath,
-    arrow_compression,
+)
+from forebay.metadata.table_options import (
+    ArrowCompression,
+    KvFormat,
+    LogFormat,
     lake_format_name,
-    lake_options,
-    lake_options_prefix,
-    option_value,
     parse_option,
     unserved_option,
 )
@@ -269,9 +267,9 @@ def test_places_are_told_with_their_partition_if_they_have_one() -> None:
 
 
 def test_options_have_their_defaults_and_say_what_they_cannot_be() -> None:
-    assert option_value(DESCRIPTOR, "table.log.ttl") == 24 * 3600 * 1000
-    assert option_value(DESCRIPTOR, "table.auto-partition.num-precreate") == 2
-    assert option_value(DESCRIPTOR, "table.datalake.format") is None
+    assert DESCRIPTOR.option("table.log.ttl") == 24 * 3600 * 1000
+    assert DESCRIPTOR.option("table.auto-partition.num-precreate") == 2
+    assert DESCRIPTOR.option("table.datalake.format") is None
     assert parse_option("table.merge-engine", " First-Row ") == "first_row"
     for key, text, words in (
         ("table.merge-engine", "third", "'third' is not one of first_row, versioned, aggregation"),
@@ -299,10 +297,10 @@ def test_options_of_the_lake_are_those_below_its_format() -> None:
     ):  # fmt: skip
         given = {**own, "table.datalake.enabled": enabled, "table.datalake.format": name}
         info = TableInfo(TablePath("db", "t"), 7, 1, replace(DESCRIPTOR, properties=given))
-        assert lake_options(info) == found
-        assert lake_options_prefix(info.descriptor) == f"table.datalake.{name}."
+        assert info.lake_options() == found
+        assert info.descriptor.lake_options_prefix == f"table.datalake.{name}."
     without = TableInfo(TablePath("db", "t"), 7, 1, replace(DESCRIPTOR, properties={"table.datalake.enabled": "true"}))
-    assert (lake_options_prefix(without.descriptor), lake_options(without)) == (None, {})
+    assert (without.descriptor.lake_options_prefix, without.lake_options()) == (None, {})
 
 
 @pytest.mark.parametrize(
@@ -316,7 +314,7 @@ def test_options_of_the_lake_are_those_below_its_format() -> None:
 )
 def test_the_compression_of_batches(given: dict[str, str], made: ArrowCompression) -> None:
     properties = {f"table.log.arrow.compression.{key}": value for key, value in given.items()}
-    assert arrow_compression(replace(DESCRIPTOR, properties=properties)) == made
+    assert replace(DESCRIPTOR, properties=properties).arrow_compression == made
 
 
 # ---- filters --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from forebay.cli.main import main
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.codec._hash import checksums
-from forebay.lake.storage import create_lake_storage
+from forebay.lake.formats import create_lake_storage
 from forebay.lake.tiering import CommitterContext
 from forebay.metadata import types
 from forebay.metadata.table import Column, TablePath
@@ -278,7 +278,7 @@ def test_a_lake_table_that_is_tiered_meanwhile_is_not_handed_over(servers: Serve
     plan = plan_move(servers.here, servers.there, PATH)
     servers.there.admin.create_table_as(PATH, plan.descriptor)
     target = Side.of(servers.there, PATH)
-    known = plan.source.known
+    known = plan.source.lake_snapshot
     assert known is not None
     storage = create_lake_storage("paimon", {"warehouse": str(tmp_path / "lake")})
     context = CommitterContext(table.refresh().info, 1 << 40, known.snapshot_id)
@@ -286,7 +286,7 @@ def test_a_lake_table_that_is_tiered_meanwhile_is_not_handed_over(servers: Serve
     words = f"of fluss.t is {newest}, and its cluster knows {known.snapshot_id}: bring it up to date first"
     with pytest.raises(Conflict, match=re.escape(words)):
         hand_over(storage, plan.source, target, target.ends)
-    assert target.known is None
+    assert target.lake_snapshot is None
 
 
 def test_a_lake_snapshot_without_the_log_is_enough_where_it_is_requested(servers: Servers) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from forebay.testing.checkpoints import forget_last_batch
+from tests.checkpoints import forget_last_batch
 from tests.jvm import QUICK_JVM
 from tests.pipelines.live_pipelines import ROWS_PER_FILE, Pipeline
 from tests.process_groups import ProcessGroup

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.client.lake import LakeTieringClient
+from forebay.client.admin.lake import LakeTieringClient
 from forebay.metadata.table import TableBucket
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake

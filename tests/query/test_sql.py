@@ -19,7 +19,7 @@ import forebay
 import forebay.paimon
 import forebay.polars
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
-from forebay.client.snapshot_scan import SnapshotReader
+from forebay.client.reading.bucket_reader import TableReader
 from forebay.inprocess import EmbeddedConnection
 from forebay.query import run
 from forebay.query.tables import Tables
@@ -220,7 +220,7 @@ def test_an_error_of_a_scan_keeps_its_kind(conn: EmbeddedConnection, monkeypatch
         raise NotFound("the snapshot is gone")
         yield
 
-    monkeypatch.setattr(SnapshotReader, "_read", gone)
+    monkeypatch.setattr(TableReader, "_read", gone)
     with pytest.raises(NotFound, match="the snapshot is gone"):
         conn.sql("SELECT a.id FROM fluss.orders a").to_arrow()
 

@@ -30,7 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import ForebayError, Unavailable
-from forebay.codec.log_batch import build_arrow_batch
+from forebay.codec.log.log_batch import build_arrow_batch
 from forebay.testing.server import ServerProcess
 from tests import results
 from tests.server.raw_client import ApiKey, RawClient, pb

@@ -18,7 +18,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from forebay.codec.crc import crc32c
-from forebay.codec.log_batch import CRC_OFFSETS, SCHEMA_ID_OFFSETS
+from forebay.codec.log.header import CRC_OFFSETS, SCHEMA_ID_OFFSETS
 from forebay.protocol.api import APIS, ApiKey
 
 NUMBERS = (0, 1, 2, 3, 7, -1, -2, 255, 1 << 15, 65_536, 1 << 20, (1 << 31) - 1, -(1 << 31), 1 << 40, (1 << 63) - 1,

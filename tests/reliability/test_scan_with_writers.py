@@ -19,9 +19,9 @@ import pytest
 
 import forebay
 from forebay.client.table import Table
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_codec
-from forebay.codec.value_batch import parse_value_batch
+from forebay.codec.kv.value_batch import parse_value_batch
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.testing.server import EmbeddedServer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.codec.log_batch import build_arrow_batch
+from forebay.codec.log.log_batch import build_arrow_batch
 from forebay.metadata import json_serde
 from forebay.metadata.table import TablePath
 from forebay.metadata.types import DataType

@@ -22,9 +22,9 @@ from forebay.client.table import Table
 from forebay.metadata import types
 from forebay.metadata.auto_partition import AutoPartitioning, TimeFormat, time_zone
 from forebay.metadata.table import Column, PartitionInfo, Schema, TableDescriptor, TableInfo, TablePath
-from forebay.server import auto_partitions
-from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.embedded import EmbeddedServer
+from forebay.server.maintenance import auto_partitions
+from forebay.server.metadata.catalog import CatalogTable, LiveTable
 from forebay.server.server import Injected
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
@@ -65,17 +65,17 @@ def rules(keys: tuple[str, ...] = ("p",), key_type: Any = None, **options: objec
 def test_partitions_are_made_for_the_present_unit_and_those_after_it(
     unit: str, now: str, precreate: int, expected: list[str]
 ) -> None:
-    assert rules(time_unit=unit, num_precreate=precreate).wanted(at(now)) == expected
+    assert rules(time_unit=unit, num_precreate=precreate).values_to_create(at(now)) == expected
 
 
 def test_days_and_hours_are_those_of_the_tables_zone_through_changes_of_summer_time() -> None:
-    assert rules(time_zone="Asia/Shanghai").wanted(at("2024-11-11T16:30"))[0] == "20241112"
-    assert rules(time_zone="GMT-05:30").wanted(at("2024-11-11T05:00"))[0] == "20241110"
-    assert rules().wanted(at("2024-11-11T23:59"))[0] == "20241111"
+    assert rules(time_zone="Asia/Shanghai").values_to_create(at("2024-11-11T16:30"))[0] == "20241112"
+    assert rules(time_zone="GMT-05:30").values_to_create(at("2024-11-11T05:00"))[0] == "20241110"
+    assert rules().values_to_create(at("2024-11-11T23:59"))[0] == "20241111"
     autumn = rules(time_zone="America/New_York", num_precreate=3)
-    assert autumn.wanted(at("2024-11-03T04:30")) == ["20241103", "20241104", "20241105"]
+    assert autumn.values_to_create(at("2024-11-03T04:30")) == ["20241103", "20241104", "20241105"]
     hours = rules(time_zone="America/New_York", time_unit="hour", num_precreate=4)
-    assert hours.wanted(at("2024-03-10T05:30")) == ["2024031000", "2024031001", "2024031003", "2024031004"]
+    assert hours.values_to_create(at("2024-03-10T05:30")) == ["2024031000", "2024031001", "2024031003", "2024031004"]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.codec.crc import crc32c
-from forebay.codec.log_batch import build_row_batch
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import HEADER_BYTES, row_codec
+from forebay.codec.kv.kv_batch import HEADER_BYTES
+from forebay.codec.log.log_batch import build_row_batch
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from forebay.protocol.listeners import SecurityProtocol

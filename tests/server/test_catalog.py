@@ -23,7 +23,7 @@ from forebay.fs import names
 from forebay.metadata import types
 from forebay.metadata.table import Column, DatabaseInfo, Schema, TableDescriptor, TablePath
 from forebay.server import metadata_store
-from forebay.server.catalog import CatalogLimits, TableCatalog
+from forebay.server.metadata.catalog import CatalogLimits, TableCatalog
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore, OffsetsFile, StoredLakeSnapshot
 
 PATH = TablePath("fluss", "t")

@@ -19,7 +19,7 @@ from forebay.server.config import server_config
         ("kv.snapshot-handle.max-count", "512", 512),
         ("server.data-disk.write-limit-ratio", "1", 1.0),
         ("server.data-disk.write-limit-ratio", "0.01", 0.01),
-        ("kv.engine", " RocksDB ", "rocksdb"),
+        ("kv.engine", " HLog ", "hlog"),
         ("kv.engine", "lmdb", "lmdb"),
         ("server.open-buckets.max", " ", None),
         ("server.open-buckets.max", "9", 9),
@@ -39,7 +39,8 @@ def test_values_up_to_their_bounds_are_taken(key: str, text: str, value: object)
         ("server.data-disk.write-limit-ratio", "0", "'0' is not a share"),
         ("server.data-disk.write-limit-ratio", "1.01", "is not a share"),
         ("server.data-disk.write-limit-ratio", "much", "is not a share"),
-        ("kv.engine", "leveldb", "choose 'auto', 'hlog', 'lmdb' or 'rocksdb'"),
+        ("kv.engine", "leveldb", "choose 'auto', 'hlog' or 'lmdb'"),
+        ("kv.engine", " RocksDB ", "is no longer a key-value engine: .* `forebay convert-state"),
         ("kv.scaner.ttl", "1 s", "did you mean 'kv.scanner.ttl'"),
         ("utterly", "1", "see docs/server.md"),
         ("datalake.enabled", "true", "'datalake.format' must be set"),
@@ -137,13 +138,13 @@ def test_an_answer_is_a_quarter_of_the_memory_for_connections_at_most() -> None:
 
 def test_clients_see_what_was_set_without_what_may_be_secret() -> None:
     settings = {
-        "kv.engine": "rocksdb",
+        "kv.engine": "lmdb",
         "datalake.format": "paimon",
         "datalake.paimon.warehouse": "/lake",
         "datalake.paimon.s3.session-token": "hush",
     }
     shown = server_config("/data", settings=settings).shown()
-    assert (shown["kv.engine"], shown["datalake.format"]) == ("rocksdb", "paimon")
+    assert (shown["kv.engine"], shown["datalake.format"]) == ("lmdb", "paimon")
     assert shown["kv.scanner.ttl"] == "10 min"
     assert shown["datalake.paimon.s3.session-token"] == config.HIDDEN
     assert "server.open-buckets.max" not in shown

@@ -87,7 +87,7 @@ def test_of_an_address_without_connections_nothing_is_kept() -> None:
     for each in peers:
         door.admit(each)
     forgotten: list[object] = []
-    door.connections.budget.forget = forgotten.append  # type: ignore[method-assign,assignment]
+    door.connections.memory_pools.forget = forgotten.append  # type: ignore[method-assign,assignment]
     for each in peers[:2]:
         door.connections.remove(each, each.address)  # type: ignore[arg-type]
     assert forgotten == peers[:2]

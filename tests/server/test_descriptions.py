@@ -8,7 +8,7 @@ import pytest
 
 from forebay.metadata import json_serde, types
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath
-from forebay.server.catalog import Descriptions
+from forebay.server.metadata.catalog import Descriptions
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import Bench
 

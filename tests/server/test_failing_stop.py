@@ -76,9 +76,9 @@ def test_a_stopped_server_does_nothing_more_for_those_who_wait_for_memory(tmp_pa
         server = ForebayServer(config)
         await server.start()
         refused = []
-        for half in (server.connections.budget.receiving, server.connections.budget.answering):
-            half.take(half.limit)
-            half.wait(object(), 1, lambda: None, refused.append)
+        for pool in (server.connections.memory_pools.requests, server.connections.memory_pools.responses):
+            pool.take(pool.limit)
+            pool.wait(object(), 1, lambda: None, refused.append)
         await server.stop()
         await asyncio.sleep(0.1)
         assert not refused

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.codec.log_batch import decode_arrow_batch, iter_headers
+from forebay.codec.log.header import iter_headers
+from forebay.codec.log.log_batch import decode_arrow_batch
 from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import Column, Schema, TableBucket
@@ -272,11 +273,11 @@ def test_a_request_about_very_many_buckets_does_not_wait_for_news(bench, monkeyp
 
 def test_a_fetch_that_is_over_watches_no_bucket_and_one_that_waits_holds_no_memory(bench):
     created = new_table(bench, "watched")
-    context, budget = bench.server.server.context, bench.server.server.connections.budget
+    context, pools = bench.server.server.context, bench.server.server.connections.memory_pools
     with RawClient(bench.server.addresses.tablet_servers) as reader:
         request_id = reader.send(ApiKey.FETCH_LOG, bench.fetch_request(created, 0, wait_ms=600_000))
         until(lambda: TableBucket(created, 0) in context.notifier._waiters, "the beginning of the wait")
-        until(lambda: budget.answering.used == budget.short_answers.used == 0, "the end of its memory")
+        until(lambda: pools.responses.used == pools.short_responses.used == 0, "the end of its memory")
         bench.append(created, log_records([1]))
         assert reader.receive(request_id).tables_resp[0].buckets_resp[0].records
     until(lambda: TableBucket(created, 0) not in context.notifier._waiters, "the end of the wait")

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from forebay.metadata import types
-from forebay.server import replicas as replicas_module
+from forebay.server.storage import open_buckets as open_buckets_module
 from forebay.testing.server import ServerProcess
 from tests import results
 from tests.server.raw_client import ApiKey, pb
@@ -214,8 +214,8 @@ def test_holes_in_the_heaps_of_the_server_go_back_to_the_system() -> None:
 
 def test_memory_is_returned_after_many_buckets_were_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returned: list[bool] = []
-    monkeypatch.setattr(replicas_module, "return_free_memory", lambda: returned.append(True))
-    monkeypatch.setattr(replicas_module, "_TAKEN_WORTH_IT", 4)
+    monkeypatch.setattr(open_buckets_module, "return_free_memory", lambda: returned.append(True))
+    monkeypatch.setattr(open_buckets_module, "_TAKEN_WORTH_IT", 4)
     with running(tmp_path / "data", server_open__buckets_max="1") as bench:
         manager = bench.server.server.context.replicas
         for number, expected in enumerate([0, 0, 0, 0, 1, 1, 1, 1, 2]):

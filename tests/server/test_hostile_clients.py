@@ -23,17 +23,18 @@ import pytest
 import forebay
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable
-from forebay.codec.log_batch import build_arrow_batch
+from forebay.codec.log.log_batch import build_arrow_batch
 from forebay.kv.tablet import KvTablet
 from forebay.log.tablet import LogTablet
 from forebay.metadata import json_serde
 from forebay.metadata.table import TableBucket
-from forebay.server import rpc, server
+from forebay.server import server
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch
+from forebay.server.metadata.table_rules import COLUMNS_MAX
 from forebay.server.server import Injected
-from forebay.server.table_rules import COLUMNS_MAX
+from forebay.server.wire import rpc
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records, running
@@ -48,11 +49,11 @@ def frame(key: int, request_id: int, body: bytes, length: int | None = None) -> 
 
 
 def receiving(bench: Bench):
-    return bench.server.server.connections.budget.receiving
+    return bench.server.server.connections.memory_pools.requests
 
 
 def answering(bench: Bench):
-    return bench.server.server.connections.budget.answering
+    return bench.server.server.connections.memory_pools.responses
 
 
 def stored_log(bench: Bench, name: str, megabytes: int) -> int:
@@ -170,7 +171,7 @@ def test_answers_that_are_not_taken_share_one_budget_and_the_slowest_clients_are
             until(lambda: answering(bench).used > 8 * MEGABYTE, "no answers wait")
             for _ in range(3):
                 until(lambda: is_fetched(bench, request), "an honest client is served")
-                # The budget, and what the one answer in the making may have been underestimated by.
+                # The pools, and what the one answer in the making may have been underestimated by.
                 assert answering(bench).used < answering(bench).limit + 8 * MEGABYTE
             assert "does not read its responses" in caplog.text
         until(lambda: answering(bench).used == 0, "memory of clients that are gone is not given back")
@@ -718,14 +719,14 @@ def test_a_short_answer_never_waits_behind_large_ones_that_are_not_taken(tmp_pat
             for client in slow:
                 for _ in range(3):
                     client.send(ApiKey.FETCH_LOG, request)
-            until(lambda: answering(bench).is_waited_for, "there is memory for all answers")
+            until(lambda: bool(answering(bench)._waiting), "there is memory for all answers")
             for _ in range(20):
                 assert bench.lookup(keyed, [kv_key(1)]).values[0].HasField("values")
                 # Of much that is asked for, memory is taken for what is there.
                 tail = bench.fetch_request(keyed, 0, bytes_max=16 * MEGABYTE)
                 assert bench.tablet.call(ApiKey.FETCH_LOG, tail).tables_resp[0].buckets_resp[0].records
         until(lambda: answering(bench).used == 0, "memory of clients that are gone is not given back")
-        assert bench.server.server.connections.budget.short_answers.used == 0
+        assert bench.server.server.connections.memory_pools.short_responses.used == 0
 
 
 def test_a_client_with_nothing_under_way_is_served_while_others_take_all_memory_for_requests(tmp_path):
@@ -758,8 +759,8 @@ def long_fetch(bench: Bench, table: int, **options: int):
 def test_long_requests_do_not_wait_behind_those_of_a_client_that_takes_no_answers(tmp_path):
     with running(tmp_path / "data") as bench, ExitStack() as stack:
         table = stored_log(bench, "l", 16)
-        gate = bench.server.server.context.costs.gate
-        gate.limit = 150_000
+        admission = bench.server.server.context.limits.admission
+        admission.limit = 150_000
         slow, honest = (stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(2))
         for _ in range(2):
             slow.send(ApiKey.FETCH_LOG, bench.fetch_request(table, 0, bytes_max=16 * MEGABYTE))
@@ -769,7 +770,7 @@ def test_long_requests_do_not_wait_behind_those_of_a_client_that_takes_no_answer
         for _ in range(3):
             asked = long_fetch(bench, table, bytes_max=1000, wait_ms=0)
             assert honest.call(ApiKey.FETCH_LOG, asked).tables_resp[0].buckets_resp[0].high_watermark == 16
-        assert gate.inside == 0
+        assert admission.inside == 0
 
 
 @pytest.mark.slow
@@ -779,7 +780,7 @@ def test_two_long_lookups_of_one_connection_do_not_wait_for_each_other(tmp_path)
         bench.put(table, kv_records([{"id": 1, "name": "one"}]))
         lookup = pb.LookupRequest(table_id=table)
         lookup.buckets_req.add(bucket_id=0, keys=[kv_key(number) for number in range(50_000)])
-        assert lookup.ByteSize() > 100_000  # so that it passes the gate
+        assert lookup.ByteSize() > 100_000  # so that it passes the admission
         ids = [bench.tablet.send(ApiKey.LOOKUP, lookup) for _ in range(4)]
         for request_id in ids:
             values = bench.tablet.receive(request_id).buckets_resp[0].values
@@ -789,21 +790,21 @@ def test_two_long_lookups_of_one_connection_do_not_wait_for_each_other(tmp_path)
 def test_long_requests_are_let_in_a_few_at_a_time_and_wait_for_no_news(tmp_path):
     with running(tmp_path / "data") as bench:
         table = bench.create("l", LOG_COLUMNS)
-        gate = bench.server.server.context.costs.gate
-        gate.limit = 200_000
+        admission = bench.server.server.context.limits.admission
+        admission.limit = 200_000
         most = 0
         request = long_fetch(bench, table, wait_ms=600_000)
         with ExitStack() as stack:
             clients = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(7)]
             sent = [(client, client.send(ApiKey.FETCH_LOG, request)) for client in clients]
             gone = clients.pop()
-            until(lambda: gate.inside, "no request is inside")
+            until(lambda: admission.inside, "no request is inside")
             gone.close()
             for client, request_id in sent[:-1]:
-                most = max(most, gate.inside)
+                most = max(most, admission.inside)
                 assert client.receive(request_id).tables_resp[0].buckets_resp[0].high_watermark == 0
         assert 150_000 < most <= 200_000
-        until(lambda: not gate.inside, "requests that are answered stay inside")
+        until(lambda: not admission.inside, "requests that are answered stay inside")
 
 
 # ---- what is left of connections ------------------------------------------------------------------------------------

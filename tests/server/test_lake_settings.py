@@ -14,7 +14,7 @@ import pytest
 from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, NotFound
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath
-from forebay.server.lake_tables import LakeSettings, LakeTables
+from forebay.server.metadata.lake_tables import LakeSettings, LakeTables
 
 PATH = TablePath("db", "t")
 ENABLED, FORMAT = "table.datalake.enabled", "table.datalake.format"

@@ -19,11 +19,11 @@ from forebay.lake.offsets import BucketOffsets
 from forebay.lake.tiering import KEEP_ALL_PREVIOUS
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.metadata.types import int_
-from forebay.server import lake_snapshots
-from forebay.server.lake_snapshots import LakeSnapshotCommit, LakeSnapshots
+from forebay.server.lake import lake_snapshots
+from forebay.server.lake.lake_snapshots import LakeSnapshotCommit, LakeSnapshots
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
-from forebay.testing.faults import FaultEffect
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs.faults import FaultEffect
+from tests.fs.faulty_fs import FaultyFileSystem
 
 TABLE = 7
 INFO = TableInfo(TablePath("db", "t"), TABLE, 1, TableDescriptor(Schema((Column("a", int_()),)), bucket_count=2))

@@ -14,7 +14,7 @@ import pytest
 import forebay
 from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.client.connection import Connection
-from forebay.metadata.table import TablePath, lake_options
+from forebay.metadata.table import TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import table_path_to_pb
@@ -97,8 +97,8 @@ def test_clients_of_a_lake_table_are_told_the_options_of_the_lake_without_its_se
         connection.create_table(PATH, SCHEMA, options=ENABLED)
         connection.create_table("fluss.stream", SCHEMA)
         info = connection.admin.table_info(PATH)
-        assert lake_options(info) == {"name": LAKE, "s3.endpoint": "http://s3"}
-        assert lake_options(connection.admin.table_info("fluss.stream")) == {}
+        assert info.lake_options() == {"name": LAKE, "s3.endpoint": "http://s3"}
+        assert connection.admin.table_info("fluss.stream").lake_options() == {}
         shown = {entry.key: entry.value for entry in connection.admin.describe_configs()}
         assert shown["datalake.paimon.name"] == LAKE
         assert shown["datalake.paimon.s3.access-key"] == "******"
@@ -125,7 +125,7 @@ def test_no_secret_of_the_lake_reaches_a_client(tmp_path, lake):
     }
     with connected(tmp_path, settings) as (_, connection):
         connection.create_table(PATH, SCHEMA, options=ENABLED)
-        assert lake_options(connection.admin.table_info(PATH)) == {
+        assert connection.admin.table_info(PATH).lake_options() == {
             "name": LAKE,
             "s3.endpoint": "http://s3",
             "uri": "jdbc:mysql://db:3306/lake?sslMode=VERIFY",

@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, ErrorCode, NotFound
 from forebay.metadata.table import TablePath
-from forebay.server.lake_tiering import (
+from forebay.server.lake.lake_tiering import (
     UNCHANGED_SECONDS,
     WORKER_TIMEOUT_SECONDS,
     TieringAssignment,

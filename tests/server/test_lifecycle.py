@@ -161,7 +161,7 @@ def test_a_port_in_use_is_named(tmp_path):
         ({"kv.scaner.ttl": "1 s"}, InvalidRequest, "did you mean 'kv.scanner.ttl'"),
         ({"kv.scanner.ttl": "soon"}, InvalidRequest, "'kv.scanner.ttl': 'soon' is not a duration"),
         ({"max.bucket.num": "-1"}, InvalidRequest, "not a positive whole number"),
-        ({"kv.engine": "oracle"}, InvalidRequest, "'lmdb' or 'rocksdb'"),
+        ({"kv.engine": "oracle"}, InvalidRequest, "'hlog' or 'lmdb'"),
         ({"datalake.format": "banana"}, InvalidRequest, "'datalake.format': 'banana' is not one of paimon"),
         ({"datalake.enabled": "true"}, InvalidRequest, "'datalake.format' must be set"),
         ({"datalake.format": "paimon", "datalake.iceberg.x": "1"}, InvalidRequest, "not one of lake format 'paimon'"),
@@ -195,16 +195,6 @@ def test_settings_files_are_read_line_by_line(tmp_path):
     assert parse_definition("a.b=c=d") == ("a.b", "c=d")
     with pytest.raises(InvalidRequest, match="key=value"):
         parse_definition("nonsense")
-
-
-def test_rocksdb_serves_tables_that_ask_for_it(tmp_path):
-    pytest.importorskip("rocksdict")
-    with running(tmp_path / "data", kv_engine="rocksdb") as bench:
-        created = bench.create("kv", KV_COLUMNS, ["id"])
-        bench.put(created, kv_records([{"id": i, "name": "x"} for i in range(50)]))
-        assert len(found(bench, created, *range(60))) == 50
-    with running(tmp_path / "data", kv_engine="rocksdb") as bench:
-        assert len(found(bench, created, *range(60))) == 50
 
 
 def test_a_snapshot_timer_continues_after_an_error(tmp_path, monkeypatch):

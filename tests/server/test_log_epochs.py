@@ -14,9 +14,16 @@ from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.metadata.table import TableBucket
-from forebay.server import log_epochs
-from forebay.server.log_epochs import COPIED, CREATED, POWER_LOST, LogEpochs, begin_epoch_if_needed, mark_restored
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
+from forebay.server.storage import log_epochs
+from forebay.server.storage.log_epochs import (
+    COPIED,
+    CREATED,
+    POWER_LOST,
+    LogEpochs,
+    begin_epoch_if_needed,
+    mark_restored,
+)
 
 A, B = TableBucket(1, 0), TableBucket(1, 1)
 FS = LocalFileSystem()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import ErrorCode, LimitExceeded
-from forebay.codec.log_batch import iter_headers
-from forebay.codec.value_batch import parse_value_batch
-from forebay.server.context import RequestCosts
+from forebay.codec.kv.value_batch import parse_value_batch
+from forebay.codec.log.header import iter_headers
+from forebay.server.flow.request_limits import RequestLimits
 from forebay.server.handlers import lookups
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records
@@ -140,14 +140,14 @@ class FakeRoom:
 
 
 class Reading:
-    """A room for the answer to a call, in a server whose answers are bounded, and the attempts to read."""
+    """The response of a call, in a server whose answers are bounded, and the attempts to read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answer_bytes_max: int, reserved: int = 400) -> None:
         monkeypatch.setattr(lookups, "_GROUP_BYTES", 100)
-        self.of_call = FakeRoom(reserved)
+        self.memory = FakeRoom(reserved)
         self.attempts: list[int] = []
-        context = SimpleNamespace(costs=RequestCosts(answer_bytes_max=answer_bytes_max), in_io=self._in_io)
-        self.room = lookups._Room(context, SimpleNamespace(room=self.of_call))  # type: ignore[arg-type]
+        context = SimpleNamespace(limits=RequestLimits(answer_bytes_max=answer_bytes_max), in_io=self._in_io)
+        self.response_size = lookups._ResponseSize(context, SimpleNamespace(memory=self.memory))  # type: ignore[arg-type]
 
     async def _in_io(self, work: Any, *args: Any) -> Any:
         return work(*args)
@@ -159,7 +159,7 @@ class Reading:
             self.attempts.append(bytes_max)
             return [bytes(100)] * min(bytes_max // 100 + 1, size // 100)
 
-        return sum(map(len, asyncio.run(self.room.read(pieces))))
+        return sum(map(len, asyncio.run(self.response_size.read(pieces))))
 
 
 def test_a_read_of_unknown_length_is_tried_with_the_memory_that_there_is_and_then_with_more(
@@ -167,26 +167,26 @@ def test_a_read_of_unknown_length_is_tried_with_the_memory_that_there_is_and_the
 ) -> None:
     reading = Reading(monkeypatch, 10_000)
     assert reading.read(200) == 200
-    assert (reading.attempts, reading.of_call.asked) == ([200], [])
+    assert (reading.attempts, reading.memory.asked) == ([200], [])
     reading = Reading(monkeypatch, 10_000)
     assert reading.read(1000) == 1000
     assert reading.attempts == [200, 800, 3200]
-    assert reading.of_call.asked == [("instead", 1600), ("instead", 6400)]
+    assert reading.memory.asked == [("instead", 1600), ("instead", 6400)]
 
 
 def test_behind_what_an_answer_holds_already_a_read_takes_memory_besides(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(monkeypatch, 10_000)
-    asyncio.run(reading.room.take(150))
-    assert (reading.room.left, reading.of_call.asked) == (9850, [("more", 300)])
+    asyncio.run(reading.response_size.take(150))
+    assert (reading.response_size.left, reading.memory.asked) == (9850, [("more", 300)])
     assert reading.read(300) == 300
     assert reading.attempts == [100, 400]  # of the memory, 50 bytes are left; the least that is tried is more
-    assert reading.of_call.asked == [("more", 300), ("more", 1100)]
+    assert reading.memory.asked == [("more", 300), ("more", 1100)]
 
 
 def test_no_more_is_read_than_an_answer_may_hold_and_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(monkeypatch, 500)
     assert reading.read(10_000) == 600
     assert reading.attempts == [200, 500]
-    asyncio.run(reading.room.take(500))
+    asyncio.run(reading.response_size.take(500))
     with pytest.raises(LimitExceeded, match="larger than 500 bytes"):
-        asyncio.run(reading.room.take(1))
+        asyncio.run(reading.response_size.take(1))

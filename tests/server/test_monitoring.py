@@ -19,8 +19,8 @@ from forebay.base import monitoring as monitoring_module
 from forebay.base.counting import SECONDS, Histogram, quantile
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.server import server as server_module
-from forebay.server.disk_reserve import DiskReserve
 from forebay.server.embedded import EmbeddedServer
+from forebay.server.flow.disk_reserve import DiskReserve
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 PATH = "fluss.orders"

@@ -12,7 +12,7 @@ import pytest
 import forebay
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError
-from forebay.codec.log_batch import build_arrow_batch
+from forebay.codec.log.log_batch import build_arrow_batch
 from forebay.server.server import Injected
 from forebay.testing.server import ServerProcess
 from tests.kv.tables import FakeTable

@@ -23,11 +23,11 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
 from forebay.server import context
-from forebay.server import replicas as replica_module
 from forebay.server.handlers import fetch, lookups, offsets
-from forebay.server.replica import BucketReplica
 from forebay.server.server import Injected
-from forebay.testing.memory_engine import MemoryEngine
+from forebay.server.storage import replicas as replica_module
+from forebay.server.storage.replica import BucketReplica
+from tests.kv.memory_engine import MemoryEngine
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -39,10 +39,8 @@ TABLES = 6
 CAP = {"server_open__buckets_max": "2"}
 
 
-@pytest.fixture(params=["hlog", "rocksdb"])
+@pytest.fixture(params=["hlog", "lmdb"])
 def engine(request: pytest.FixtureRequest) -> str:
-    if request.param == "rocksdb":
-        pytest.importorskip("rocksdict")
     return str(request.param)
 
 

@@ -23,11 +23,11 @@ from forebay.server import server as parts
 from forebay.server.config import ServerConfig
 from forebay.server.context import HANDLERS
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.lake_tables import LakeTables
+from forebay.server.maintenance.retention import LogRetention
+from forebay.server.metadata.lake_tables import LakeTables
 from forebay.server.metadata_store import MetadataStore
-from forebay.server.replicas import ReplicaManager
-from forebay.server.retention import LogRetention
 from forebay.server.server import Injected
+from forebay.server.storage.replicas import ReplicaManager
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from tests.noted_databases import NotedDatabases
 from tests.patience import PATIENCE, until

@@ -13,14 +13,18 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure, Unavailable
+from forebay.base.threads import Future
 from forebay.kv.tablet import PutRequest, PutResult
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
-from forebay.server.catalog import CatalogTable, LiveTable
-from forebay.server.replica import AppendRequest, BucketReplica, LaneScheduler, SlowProgress
-from forebay.testing.faulty_fs import FaultyFileSystem
+from forebay.server.flow.write_queue import FutureReceiver, WriteScheduler
+from forebay.server.metadata.catalog import CatalogTable, LiveTable
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.slow_progress import SlowProgress
+from forebay.server.storage.write_command import AppendCommand, AppendRequest, PutCommand, WriteCommand
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs, open_log
 from tests.patience import PATIENCE, until
 from tests.server.running import log_records
@@ -32,7 +36,7 @@ ALL, LEADER, NONE = -1, 1, 0
 class Bucket:
     """A bucket of a log table on a simulated disk, and how often readers were told of news."""
 
-    def __init__(self, turns: LaneScheduler, fs: FaultyFileSystem | None = None) -> None:
+    def __init__(self, scheduler: WriteScheduler, fs: FaultyFileSystem | None = None) -> None:
         self.clock = ManualClock()
         self.log = open_log(fs or faulty_fs(), clock=self.clock, config=LogConfig(segment_bytes=700))
         info = TableInfo(TablePath("db", "t"), 1, 1, TableDescriptor(Schema.of(COLUMNS), bucket_count=1))
@@ -41,7 +45,7 @@ class Bucket:
         self.told = 0
         self.kv: Any = None
         self.kv_folder: Any = None
-        self.turns = turns
+        self.scheduler = scheduler
         self.replica = self.opened()
 
     def opened(self) -> BucketReplica:
@@ -51,7 +55,7 @@ class Bucket:
             self.log,
             self.kv,
             self.kv_folder,
-            self.turns,
+            self.scheduler,
             self._tell,
             SimpleNamespace(require=self.required.append),  # type: ignore[arg-type]
         )
@@ -69,10 +73,16 @@ class Bucket:
         return self.log.synced_offset, self.log.high_watermark, self.log.log_end_offset
 
 
+def submitted(replica: BucketReplica, command: WriteCommand) -> Future[Any]:
+    written = FutureReceiver[Any]()
+    assert replica.submit(command, written) is None
+    return written.future
+
+
 @pytest.fixture
 def bucket() -> Iterator[Bucket]:
     with ThreadPoolExecutor(1) as pool:
-        yield Bucket(LaneScheduler(pool))  # type: ignore[arg-type]
+        yield Bucket(WriteScheduler(pool))  # type: ignore[arg-type]
 
 
 ONE, TWO, BAD = log_records([1]), log_records([2, 3]), log_records([1])[:-1]
@@ -138,13 +148,13 @@ def test_a_batch_names_a_schema_that_there_is_or_is_damaged(bucket: Bucket, sche
 def test_a_closed_bucket_takes_no_writes_and_a_sealed_one_takes_them_again(bucket: Bucket) -> None:
     bucket.replica.seal()
     with pytest.raises(Unavailable, match=r"table db\.t accepts no writes") as refused:
-        bucket.replica.append(AppendRequest(ONE)).result()
+        submitted(bucket.replica, AppendCommand.of(AppendRequest(ONE))).result()
     assert refused.value.code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
     bucket.replica.unseal()
-    assert bucket.replica.append(AppendRequest(ONE)).result().base_offset == 0
+    assert submitted(bucket.replica, AppendCommand.of(AppendRequest(ONE))).result().base_offset == 0
     bucket.replica.close()
     with pytest.raises(Unavailable, match=r"table db\.t is closed") as refused:
-        bucket.replica.append(AppendRequest(ONE))
+        submitted(bucket.replica, AppendCommand.of(AppendRequest(ONE)))
     assert refused.value.code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 
 
@@ -255,12 +265,12 @@ def test_a_log_table_has_no_checkpoints_and_needs_no_changelog(bucket: Bucket) -
     assert not bucket.replica.checkpoint_if_grown(0)
     assert bucket.replica.release_changelog(7) == 7
     with pytest.raises(InvalidRequest, match=r"table db\.t has no primary key"):
-        bucket.replica.put(PutRequest(b""))
+        submitted(bucket.replica, PutCommand.of(PutRequest(b"")))
 
 
 def test_a_bucket_whose_files_are_removed_lets_go_of_its_log_and_its_state(bucket: Bucket, state: FakeState) -> None:
     with pytest.raises(InvalidRequest, match=r"table db\.t has a primary key"):
-        bucket.replica.append(AppendRequest(ONE))
+        submitted(bucket.replica, AppendCommand.of(AppendRequest(ONE)))
     bucket.replica.abandon()
     assert state.closes == 1
     assert bucket.replica.closed
@@ -301,15 +311,15 @@ def test_puts_need_room_are_told_to_readers_and_keep_out_of_what_is_closed_or_se
     monkeypatch.setattr(state, "put_group", put_group, raising=False)
     replica._put_group([PutRequest(b"known"), PutRequest(b"too")])
     assert (groups, bucket.required, bucket.told) == ([2], [8], 0)
-    replica.put(PutRequest(b"new")).result(PATIENCE)
+    submitted(replica, PutCommand.of(PutRequest(b"new"))).result(PATIENCE)
     assert (groups, bucket.required, bucket.told) == ([2, 1], [8, 3], 1)
     replica.seal()
     with pytest.raises(Unavailable, match=r"table db\.t accepts no writes"):
-        replica.put(PutRequest(b"new")).result(PATIENCE)
+        submitted(replica, PutCommand.of(PutRequest(b"new"))).result(PATIENCE)
     replica.unseal()
     replica.closed = True
     with pytest.raises(Unavailable, match=r"table db\.t is closed"):
-        replica.put(PutRequest(b"new"))
+        submitted(replica, PutCommand.of(PutRequest(b"new")))
     assert (groups, bucket.required) == ([2, 1], [8, 3])
 
 
@@ -330,7 +340,11 @@ def test_a_bucket_is_idle_when_no_write_of_either_kind_is_queued(
     assert replica.has_kv is has_key
     monkeypatch.setattr(replica, "_put_group" if has_key else "_append_group", write_late)
     assert replica.is_idle
-    written = replica.put(PutRequest(b"x")) if has_key else replica.append(AppendRequest(ONE))
+    written = (
+        submitted(replica, PutCommand.of(PutRequest(b"x")))
+        if has_key
+        else submitted(replica, AppendCommand.of(AppendRequest(ONE)))
+    )
     assert not replica.is_idle
     may_write.set()
     written.result(PATIENCE)

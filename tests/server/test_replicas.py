@@ -10,14 +10,15 @@ import pytest
 
 from forebay.base.errors import ErrorCode, StorageFailure, Unavailable
 from forebay.fs.local import LocalFileSystem
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
-from forebay.server import replicas as replicas_module
-from forebay.server.replica import BucketReplica
-from forebay.server.replicas import OpenBuckets, ReplicaManager
+from forebay.server.storage import open_buckets as open_buckets_module
+from forebay.server.storage.open_buckets import OpenBuckets
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.replicas import ReplicaManager
 from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -327,8 +328,8 @@ def test_an_offline_bucket_is_taken_out_when_nothing_uses_it() -> None:
 @pytest.mark.parametrize("offline", [True, False])
 def test_memory_is_given_back_once_some_buckets_were_closed(monkeypatch: pytest.MonkeyPatch, offline: bool) -> None:
     given: list[int] = []
-    monkeypatch.setattr(replicas_module, "return_free_memory", lambda: given.append(1))
-    count = replicas_module._TAKEN_WORTH_IT
+    monkeypatch.setattr(open_buckets_module, "return_free_memory", lambda: given.append(1))
+    count = open_buckets_module._TAKEN_WORTH_IT
     buckets, replicas, _ = kept_open(0, 2 * count)
     for each in replicas:
         each.is_offline = True

@@ -1,4 +1,4 @@
-"""Limits of requests, the gate of long ones, and which waiters progress wakes up, without sockets."""
+"""Limits of requests, the admission of long ones, and which waiters progress wakes up, without sockets."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.metadata.table import TableBucket
-from forebay.server.context import Gate, ProgressNotifier, RequestCosts
-from forebay.server.lake_tiering import TieringManager
+from forebay.server.flow.request_limits import RequestAdmission, RequestLimits
+from forebay.server.lake.lake_tiering import TieringManager
+from forebay.server.storage.progress_notifier import ProgressNotifier
 from tests.virtual_time import run
 
 
 def test_requests_and_answers_may_be_as_large_as_their_limits_and_no_larger() -> None:
-    costs = RequestCosts(ManualClock(), items_max=10, answer_bytes_max=1000)
-    costs.check_items(10, "buckets")
-    costs.check_answer_bytes(1000, "tables")
+    limits = RequestLimits(ManualClock(), items_max=10, answer_bytes_max=1000)
+    limits.check_items(10, "buckets")
+    limits.check_answer_bytes(1000, "tables")
     with pytest.raises(LimitExceeded, match="names 11 buckets; one request may name 10") as items:
-        costs.check_items(11, "buckets")
+        limits.check_items(11, "buckets")
     with pytest.raises(LimitExceeded, match=r"larger than 1000 bytes \(tables") as size:
-        costs.check_answer_bytes(1001, "tables")
+        limits.check_answer_bytes(1001, "tables")
     assert {items.value.code, size.value.code} == {ErrorCode.BUCKET_MAX_NUM_EXCEPTION}
 
 
 class Passers:
-    """Tasks that pass a gate and stay inside until they are let out."""
+    """Tasks that are admitted and stay until they are let out."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
+    def __init__(self, admission: RequestAdmission) -> None:
+        self.admission = admission
         self.entered: list[str] = []
         self._leave: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -37,12 +38,12 @@ class Passers:
     async def come(self, name: str, size: int) -> None:
         self._leave[name] = asyncio.Event()
 
-        async def passing() -> None:
-            async with self.gate.passing(size):
+        async def run_admitted() -> None:
+            async with self.admission.admitted(size):
                 self.entered.append(name)
                 await self._leave[name].wait()
 
-        self._tasks[name] = asyncio.create_task(passing())
+        self._tasks[name] = asyncio.create_task(run_admitted())
         await asyncio.sleep(0)
 
     async def leave(self, name: str) -> None:
@@ -56,9 +57,9 @@ class Passers:
         await asyncio.sleep(0)
 
 
-def test_the_gate_lets_in_what_fits_in_the_order_in_which_it_comes() -> None:
+def test_requests_that_fit_are_admitted_in_order_of_arrival() -> None:
     async def test() -> None:
-        passers = Passers(Gate(10))
+        passers = Passers(RequestAdmission(10))
         await passers.come("six", 6)
         await passers.come("four", 4)
         await passers.come("five", 5)
@@ -68,17 +69,17 @@ def test_the_gate_lets_in_what_fits_in_the_order_in_which_it_comes() -> None:
         assert passers.entered == ["six", "four"]
         await passers.leave("six")
         assert passers.entered == ["six", "four", "five", "one"]
-        assert passers.gate.inside == 6
+        assert passers.admission.inside == 6
         for name in ("five", "one"):
             await passers.leave(name)
-        assert passers.gate.inside == 0
+        assert passers.admission.inside == 0
 
     run(test)
 
 
-def test_what_is_larger_than_the_gate_passes_alone() -> None:
+def test_a_request_larger_than_the_limit_is_admitted_alone() -> None:
     async def test() -> None:
-        passers = Passers(Gate(10))
+        passers = Passers(RequestAdmission(10))
         await passers.come("huge", 100)
         await passers.come("small", 1)
         assert passers.entered == ["huge"]
@@ -92,32 +93,32 @@ def test_what_is_larger_than_the_gate_passes_alone() -> None:
     run(test)
 
 
-def test_those_who_give_up_before_a_gate_or_inside_leave_their_room_to_others() -> None:
+def test_cancelled_requests_leave_their_place_to_others() -> None:
     async def test() -> None:
-        passers = Passers(Gate(10))
+        passers = Passers(RequestAdmission(10))
         await passers.come("first", 8)
         await passers.come("large", 9)
         await passers.come("small", 2)
         await passers.give_up("large")
         assert passers.entered == ["first", "small"]
         await passers.give_up("first")
-        assert passers.gate.inside == 2
+        assert passers.admission.inside == 2
         await passers.come("next", 8)
         assert passers.entered[-1] == "next"
         await passers.give_up("small")
         await passers.give_up("next")
-        assert passers.gate.inside == 0
+        assert passers.admission.inside == 0
 
     run(test)
 
 
-def test_one_who_gives_up_just_when_let_in_takes_no_room() -> None:
+def test_a_request_cancelled_when_just_admitted_takes_no_place() -> None:
     async def test() -> None:
-        passers = Passers(Gate(10))
-        async with passers.gate.passing(10):
+        passers = Passers(RequestAdmission(10))
+        async with passers.admission.admitted(10):
             await passers.come("second", 10)
         await passers.give_up("second")  # its turn has come, and its task has not run yet
-        assert passers.gate.inside == 0
+        assert passers.admission.inside == 0
         await passers.come("third", 10)
         assert passers.entered == ["third"]
         await passers.leave("third")

@@ -19,7 +19,7 @@ from forebay.server.context import HANDLERS
 from forebay.server.embedded import EmbeddedServer
 from tests.patience import until
 
-CLIENT, SERVER = "forebay.client.rpc", "forebay.server.counters"
+CLIENT, SERVER = "forebay.client.cluster.rpc", "forebay.server.counters"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]}, SCHEMA)
 
@@ -141,6 +141,6 @@ def test_failures_of_the_server_are_named_in_its_log_and_in_the_error(
         monkeypatch.setitem(HANDLERS, ApiKey.LIST_DATABASES, failing(ZeroDivisionError("a bug")))
         with pytest.raises(InternalError) as broken:
             connection.list_databases()
-        trace = the_line(caplog, "forebay.server.rpc", logging.ERROR)
+        trace = the_line(caplog, "forebay.server.wire.rpc", logging.ERROR)
         assert "ZeroDivisionError: a bug" in trace["error"]
         assert f"(request {trace['request']})" in str(broken.value)

@@ -16,10 +16,10 @@ from forebay.kv.checkpoint import KvFolder
 from forebay.log.tablet import SegmentInfo
 from forebay.metadata.table import TableBucket
 from forebay.server import config
-from forebay.server.lake_snapshots import LakeSnapshotCommit
-from forebay.server.replica import BucketReplica
-from forebay.server.retention import LogRetention, first_unexpired_offset
+from forebay.server.lake.lake_snapshots import LakeSnapshotCommit
+from forebay.server.maintenance.retention import LogRetention, first_unexpired_offset
 from forebay.server.server import Injected
+from forebay.server.storage.replica import BucketReplica
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from tests.patience import until
 from tests.server.raw_client import ApiKey, pb

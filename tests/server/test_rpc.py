@@ -15,6 +15,7 @@ import pytest
 
 from forebay.base import threads
 from forebay.base.ambient import ManualClock
+from forebay.base.eager_task import begun
 from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest
 from forebay.base.threads import Future
 from forebay.protocol import fluss_pb2 as pb
@@ -22,12 +23,15 @@ from forebay.protocol.api import ApiKey, ServerRole, offered
 from forebay.protocol.frames import FrameDecoder, FrameType, encode_request
 from forebay.protocol.messages import parse
 from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, credential_verifier
-from forebay.server import connections, rpc
+from forebay.server import connections
 from forebay.server.config import ServerConfig
-from forebay.server.connections import REQUESTS_PER_TURN, Connections
-from forebay.server.context import HANDLERS, RequestCosts, ServerCall, begun
+from forebay.server.connections import Connections
+from forebay.server.context import HANDLERS, ServerCall
 from forebay.server.counters import ServerCounters
-from forebay.server.rpc import RpcProtocol
+from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
+from forebay.server.flow.request_limits import RequestLimits
+from forebay.server.wire import rpc
+from forebay.server.wire.rpc import RpcProtocol
 
 APIS = offered(ApiKey, ServerRole.TABLET)
 EXISTS = pb.DatabaseExistsRequest(database_name="shop").SerializeToString()
@@ -90,13 +94,15 @@ class Client:
     ) -> None:
         """`beside`: another one of the same server."""
         self.clock = ManualClock()
-        self.costs = RequestCosts(self.clock)
+        self.limits = RequestLimits(self.clock)
         self.connections = (
             Connections(asyncio.get_running_loop(), self.clock, ServerConfig(Path("data"), settings=settings))
             if beside is None
             else beside.connections
         )
-        context: Any = SimpleNamespace(clock=self.clock, costs=self.costs, in_io=self.in_io, counters=ServerCounters())
+        context: Any = SimpleNamespace(
+            clock=self.clock, limits=self.limits, in_io=self.in_io, counters=ServerCounters()
+        )
         self.may_parse = asyncio.Event()
         self.may_parse.set()
         self.wire = wire or Wire()
@@ -247,7 +253,7 @@ async def test_a_connection_is_not_read_from_once_a_turn_has_filled_it(
 @in_loop
 async def test_what_open_requests_take_is_counted_until_they_are_answered(work: Work) -> None:
     client = Client().connect()
-    receiving, memory = client.connections.budget.receiving, client.protocol.memory
+    receiving, memory = client.connections.memory_pools.requests, client.protocol.memory
     await client.send(*exists(0, 1))
     assert (receiving.used, memory.open_control_bytes) == (2 * SIZE, 2 * SIZE)
     await client.send((2, ApiKey.PRODUCE_LOG, APPEND))
@@ -308,7 +314,7 @@ async def test_requests_that_wait_for_their_turn_are_answered_after_the_end_of_t
 @in_loop
 async def test_a_large_request_is_counted_as_it_comes(work: Work) -> None:
     client = Client().connect()
-    receiving, body = client.connections.budget.receiving, appends(1, bytes(100_000))
+    receiving, body = client.connections.memory_pools.requests, appends(1, bytes(100_000))
     data = frames((0, ApiKey.PRODUCE_LOG, body))
     client.arrive(frames(*exists(9)))  # who has sent nothing yet may not send much
     await settle()
@@ -338,7 +344,7 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     assert len(work.calls) == (0 if is_long else 2)
     assert client.wire.is_reading_now is not is_long
     if is_long:  # counted as what it takes once it is parsed, and let in by its length
-        assert (client.connections.budget.receiving.used, client.costs.gate.inside) == (SIZE, len(EXISTS))
+        assert (client.connections.memory_pools.requests.used, client.limits.admission.inside) == (SIZE, len(EXISTS))
     client.may_parse.set()
     await settle()
     assert [call.is_long for call in work.calls][:1] == [is_long]
@@ -346,7 +352,7 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     assert client.wire.is_reading_now
     await work.finish(0, 1)
     assert client.answers() == [(0, None), (1, None)]
-    assert (client.connections.budget.receiving.used, client.costs.gate.inside) == (0, 0)
+    assert (client.connections.memory_pools.requests.used, client.limits.admission.inside) == (0, 0)
 
 
 @in_loop
@@ -404,14 +410,14 @@ async def test_a_write_with_too_many_entries_is_refused_before_it_is_parsed(
         work.calls.clear()
         work.futures.clear()
         client = Client().connect()
-        client.costs.items_max = entries_max + 3  # acks, table and time-out are entries, too
+        client.limits.items_max = entries_max + 3  # acks, table and time-out are entries, too
         await client.send((0, ApiKey.PRODUCE_LOG, body))
         if refused and is_apart:
             assert (client.answers(), work.calls) == ([(0, ErrorCode.BUCKET_MAX_NUM_EXCEPTION)], [])
             continue
         await work.finish(0)
         assert client.answers() == [(0, None)]
-        assert client.costs.gate.inside == 0
+        assert client.limits.admission.inside == 0
 
 
 # ---- answers that may be large --------------------------------------------------------------------------------------
@@ -430,10 +436,10 @@ async def test_of_answers_that_may_be_large_two_are_made_until_the_client_takes_
 
     monkeypatch.setitem(HANDLERS, ApiKey.LOOKUP, look_up)
     client = Client().connect()
-    budget, body = client.connections.budget, pb.LookupRequest(table_id=1).SerializeToString()
+    pools, body = client.connections.memory_pools, pb.LookupRequest(table_id=1).SerializeToString()
     await client.send(*((number, ApiKey.LOOKUP, body) for number in range(4)))
     assert len(started) == 2
-    assert budget.answering.used + budget.short_answers.used == 2 * (64 << 10)
+    assert pools.responses.used + pools.short_responses.used == 2 * (64 << 10)
     started[0].set_result(None)
     await settle()
     assert (client.answers(), len(started)) == ([(0, None)], 3)
@@ -441,14 +447,14 @@ async def test_of_answers_that_may_be_large_two_are_made_until_the_client_takes_
     started[1].set_result(None)
     await settle()
     assert (client.answers(), len(started)) == ([(1, None)], 3)  # it has not been taken yet
-    assert budget.answering.used + budget.short_answers.used == 64 << 10  # but it is made
+    assert pools.responses.used + pools.short_responses.used == 64 << 10  # but it is made
     client.protocol.resume_writing()
     await settle()
     assert len(started) == 4
     for future in started[2:]:
         future.set_result(None)
     await settle()
-    assert budget.answering.used + budget.short_answers.used == 0
+    assert pools.responses.used + pools.short_responses.used == 0
 
 
 # ---- when memory for requests is short ------------------------------------------------------------------------------
@@ -457,7 +463,7 @@ async def test_of_answers_that_may_be_large_two_are_made_until_the_client_takes_
 @in_loop
 async def test_when_memory_is_short_those_wait_who_have_more_than_their_share(work: Work) -> None:
     client = Client().connect()
-    receiving = client.connections.budget.receiving
+    receiving = client.connections.memory_pools.requests
     receiving.limit = connections._LATE_SHARE * SIZE  # the share of one connection is one request
     receiving.take(2 * receiving.limit - 3 * SIZE)
     assert receiving.is_overfull
@@ -469,22 +475,22 @@ async def test_when_memory_is_short_those_wait_who_have_more_than_their_share(wo
     assert (len(work.calls), client.wire.is_reading_now) == (4, True)
     receiving.take(2 * receiving.limit)
     other = Client().connect()
-    other.connections.budget.receiving.limit = receiving.limit
-    other.connections.budget.receiving.take(2 * receiving.limit)
+    other.connections.memory_pools.requests.limit = receiving.limit
+    other.connections.memory_pools.requests.take(2 * receiving.limit)
     await other.send(*exists(0))
     assert len(work.calls) == 4  # twice full: everything waits
-    other.connections.budget.receiving.give(2 * receiving.limit)
+    other.connections.memory_pools.requests.give(2 * receiving.limit)
     await settle()
     assert len(work.calls) == 5
     for each in (client, other):
-        each.connections.budget.close()
+        each.connections.memory_pools.close()
 
 
 @in_loop
 async def test_those_who_wait_for_memory_continue_when_others_have_been_answered(work: Work) -> None:
     one = Client().connect()
     other = Client(beside=one).connect()
-    receiving = one.connections.budget.receiving
+    receiving = one.connections.memory_pools.requests
     receiving.limit = connections._LATE_SHARE * SIZE  # the share of each is half of a request
     await one.send(*exists(0, 1, 2))
     await other.send(*exists(0))
@@ -504,7 +510,7 @@ async def test_a_write_that_is_answered_before_it_is_written_counts_until_it_is(
     written: Future[None] = threads.future()
 
     async def write_later(_context: Any, call: ServerCall) -> Any:
-        call.room.keep_until(written)
+        call.memory.keep_until(written)
         return pb.ProduceLogResponse()
 
     monkeypatch.setitem(HANDLERS, ApiKey.PRODUCE_LOG, write_later)
@@ -547,7 +553,7 @@ async def test_a_request_that_fails_is_answered_and_others_continue(
     await client.send(*exists(0), (1, ApiKey.TABLE_EXISTS, path.SerializeToString()))
     assert sorted(client.answers()) == [(0, code), (1, None)]
     assert not client.wire.is_closing()
-    assert client.connections.budget.receiving.used == 0
+    assert client.connections.memory_pools.requests.used == 0
 
 
 @in_loop
@@ -598,7 +604,7 @@ async def test_a_login_after_others_have_failed_waits_and_what_comes_behind_it_t
 
     monkeypatch.setattr(asyncio, "sleep", sleep_as_told)
     client = Client(SaslAuthenticator(["PLAIN"], credential_verifier({"a": "b"}))).connect()
-    logins = client.connections.logins
+    logins = client.connections.login_throttle
     told: list[tuple[str, str]] = []
     monkeypatch.setattr(logins, "wait_seconds", lambda address, user: 7.0)
     monkeypatch.setattr(logins, "succeeded", lambda address, user: told.append((address, user)))
@@ -618,15 +624,15 @@ async def test_a_connection_that_is_gone_leaves_nothing_under_way(work: Work) ->
     await client.send(*exists(0, 1))
     client.protocol.pause_writing()
     client.wire.unsent = 100
-    client.protocol._outgoing.send([bytes(1 << 20)])
+    client.protocol._send_queue.send([bytes(1 << 20)])
     client.protocol._unsent_changed()
-    assert client.connections.budget.answering.used == 100 + (1 << 20)
+    assert client.connections.memory_pools.responses.used == 100 + (1 << 20)
     client.protocol.connection_lost(None)
-    assert (client.protocol.is_idle, client.protocol._outgoing.unsent_bytes) == (True, 100)
+    assert (client.protocol.is_idle, client.protocol._send_queue.unsent_bytes) == (True, 100)
     await settle()
     assert all(future.cancelled() for future in work.futures)
-    budget = client.connections.budget
-    assert (len(client.connections), budget.receiving.used, budget.answering.used) == (0, 0, 0)
+    pools = client.connections.memory_pools
+    assert (len(client.connections), pools.requests.used, pools.responses.used) == (0, 0, 0)
     assert client.answers() == []
 
 
@@ -693,19 +699,19 @@ async def test_a_client_that_takes_no_answers_is_served_no_more_until_it_does(wo
     assert client.protocol.unsent_bytes == 0
     client.protocol.pause_writing()
     assert (client.protocol.unsent_bytes, client.wire.is_reading_now) == (100, False)
-    assert client.connections.budget.answering.used == 100
+    assert client.connections.memory_pools.responses.used == 100
     await client.send(*exists(1))
     assert len(work.calls) == 1
     client.wire.unsent = 150
     await work.finish(0)
     assert client.answers() == [(0, None)]
-    assert client.connections.budget.answering.used == 150
+    assert client.connections.memory_pools.responses.used == 150
     client.clock.advance(5)
     client.wire.unsent = 0
     client.protocol.resume_writing()
     await settle()
     assert client.protocol.last_active == client.clock.monotonic()
-    assert (len(work.calls), client.wire.is_reading_now, client.connections.budget.answering.used) == (2, True, 0)
+    assert (len(work.calls), client.wire.is_reading_now, client.connections.memory_pools.responses.used) == (2, True, 0)
     client.protocol.close()
     assert (client.wire.closed, client.wire.aborted) == (True, False)
 

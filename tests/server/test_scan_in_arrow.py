@@ -16,8 +16,8 @@ from forebay import col
 from forebay.base.errors import ErrorCode
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.codec.arrow_message import message_codec
-from forebay.codec.value_batch import ArrowRows
+from forebay.codec.arrow.arrow_message import message_codec
+from forebay.codec.kv.value_batch import ArrowRows
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.protocol import fluss_pb2 as pb
@@ -29,7 +29,7 @@ from tests.server.running import KV_COLUMNS, Bench, kv_records
 from tests.server.test_scan_kv import go_on, open_request, scan
 from tests.server.test_table_snapshots import open_snapshot, page_request
 
-ENGINES = ["hlog", "lmdb", "rocksdb"]
+ENGINES = ["hlog", "lmdb"]
 
 COLUMNS = {
     "id": "BIGINT NOT NULL",

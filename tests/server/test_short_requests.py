@@ -1,4 +1,4 @@
-"""Short requests: order, errors, lateness and limits, where the event loop writes itself and where lanes do."""
+"""Short requests: order, errors, lateness and limits, where the event loop writes itself and where write queues do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import ErrorCode
-from forebay.codec.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.metadata.table import TableBucket
-from forebay.server import replica as replica_module
-from forebay.server import short_requests
-from forebay.server.replica import BucketReplica
+from forebay.server.flow import write_queue
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.write_command import WriteMode
+from forebay.server.wire import short_requests
 from tests.patience import until
 from tests.server.raw_client import ApiKey, RawClient, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -25,13 +26,13 @@ from tests.server.test_lifecycle import LOG_COLUMNS
 WRITER = 5
 
 
-@pytest.fixture(params=["loop", "lanes"])
+@pytest.fixture(params=["loop", "queues"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who writes: the event loop, as on a disk with quick syncs, or lanes, as on a disk without."""
-    monkeypatch.setattr(replica_module, "QUICK_SYNC_SECONDS", 10.0 if request.param == "loop" else -1.0)
-    monkeypatch.setattr(replica_module, "LONE_SYNC_SECONDS", 10.0 if request.param == "loop" else -1.0)
-    monkeypatch.setattr(replica_module, "LONG_SECONDS", 10.0)
-    monkeypatch.setattr(replica_module, "QUICK_SYNCS_MIN", 0 if request.param == "loop" else 1)
+    """Who writes: the event loop, as on a disk with quick syncs, or write queues, as on a disk without."""
+    monkeypatch.setattr(write_queue, "QUICK_SYNC_SECONDS", 10.0 if request.param == "loop" else -1.0)
+    monkeypatch.setattr(write_queue, "LONE_SYNC_SECONDS", 10.0 if request.param == "loop" else -1.0)
+    monkeypatch.setattr(write_queue, "LONG_SECONDS", 10.0)
+    monkeypatch.setattr(write_queue, "QUICK_SYNCS_MIN", 0 if request.param == "loop" else 1)
     return str(request.param)
 
 
@@ -45,14 +46,15 @@ def bench(tmp_path: Path, way: str) -> Iterator[Bench]:
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """The size of each group of short writes, and whether the loop has written it."""
     found: list[tuple[int, bool]] = []
-    write_now = BucketReplica.write_now
+    submit = BucketReplica.submit
 
-    def noted(self: BucketReplica, requests: Any, size: int, **how: Any) -> Any:
-        results = write_now(self, requests, size, **how)
-        found.append((len(requests), results is not None))
+    def noted(self: BucketReplica, command: Any, receiver: Any, mode: WriteMode = WriteMode.QUEUED) -> Any:
+        results = submit(self, command, receiver, mode)
+        if mode is not WriteMode.QUEUED:  # else it is no short request
+            found.append((len(command.requests), results is not None))
         return results
 
-    monkeypatch.setattr(BucketReplica, "write_now", noted)
+    monkeypatch.setattr(BucketReplica, "submit", noted)
     return found
 
 
@@ -73,7 +75,7 @@ def replica_of(bench: Bench, table_id: int) -> BucketReplica:
 
 
 def open_bytes(bench: Bench) -> int:
-    return bench.server.server.connections.budget.receiving.used
+    return bench.server.server.connections.memory_pools.requests.used
 
 
 def wait_until_all_is_released(bench: Bench, table_id: int) -> None:
@@ -240,41 +242,41 @@ def test_an_id_that_is_used_again_before_its_answer_ends_the_connection(
 
 
 def test_a_slow_sync_sends_groups_to_lanes_until_many_were_quick() -> None:
-    turns = replica_module.LaneScheduler(executor=None)  # type: ignore[arg-type]
-    quick, slow = replica_module.QUICK_SYNC_SECONDS, replica_module.QUICK_SYNC_SECONDS * 2
-    for _ in range(replica_module.QUICK_SYNCS_MIN):
-        assert not turns.may_write_now()
-        turns.synced(quick)
-    assert turns.may_write_now()
-    turns.synced(slow)
-    assert not turns.may_write_now()
-    for _ in range(10 * replica_module.QUICK_SYNCS_MIN):
-        turns.synced(quick)
-    turns.synced(slow)
-    assert turns.may_write_now(), "once in a while another process has the core"
-    turns.synced(replica_module.LONG_SECONDS * 2)
-    assert not turns.may_write_now()
-    turns.synced(quick)
-    assert not turns.may_write_now()
+    scheduler = write_queue.WriteScheduler(executor=None)  # type: ignore[arg-type]
+    quick, slow = write_queue.QUICK_SYNC_SECONDS, write_queue.QUICK_SYNC_SECONDS * 2
+    for _ in range(write_queue.QUICK_SYNCS_MIN):
+        assert not scheduler.may_write_now()
+        scheduler.synced(quick)
+    assert scheduler.may_write_now()
+    scheduler.synced(slow)
+    assert not scheduler.may_write_now()
+    for _ in range(10 * write_queue.QUICK_SYNCS_MIN):
+        scheduler.synced(quick)
+    scheduler.synced(slow)
+    assert scheduler.may_write_now(), "once in a while another process has the core"
+    scheduler.synced(write_queue.LONG_SECONDS * 2)
+    assert not scheduler.may_write_now()
+    scheduler.synced(quick)
+    assert not scheduler.may_write_now()
 
 
 def test_a_client_that_is_alone_waits_for_slower_syncs_in_the_loop() -> None:
-    turns = replica_module.LaneScheduler(executor=None)  # type: ignore[arg-type]
-    for _ in range(replica_module.QUICK_SYNCS_MIN):
-        assert not turns.may_write_now(is_alone=True)
-        turns.synced(replica_module.LONE_SYNC_SECONDS)
-    assert turns.may_write_now(is_alone=True)
-    assert not turns.may_write_now()
-    turns.synced(replica_module.LONG_SECONDS * 2)
-    assert not turns.may_write_now(is_alone=True)
+    scheduler = write_queue.WriteScheduler(executor=None)  # type: ignore[arg-type]
+    for _ in range(write_queue.QUICK_SYNCS_MIN):
+        assert not scheduler.may_write_now(is_alone=True)
+        scheduler.synced(write_queue.LONE_SYNC_SECONDS)
+    assert scheduler.may_write_now(is_alone=True)
+    assert not scheduler.may_write_now()
+    scheduler.synced(write_queue.LONG_SECONDS * 2)
+    assert not scheduler.may_write_now(is_alone=True)
 
 
 def test_a_group_that_takes_long_in_the_loop_is_the_last_one_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = replica_module.LaneScheduler(executor=None)  # type: ignore[arg-type]
-    monkeypatch.setattr(replica_module, "LONG_SECONDS", 0.01)
-    for _ in range(replica_module.QUICK_SYNCS_MIN):
-        turns.synced(0.0)
-    assert turns.write_now(lambda: 7) == 7
-    assert turns.may_write_now()
-    turns.write_now(lambda: threading.Event().wait(0.02))
-    assert not turns.may_write_now()
+    scheduler = write_queue.WriteScheduler(executor=None)  # type: ignore[arg-type]
+    monkeypatch.setattr(write_queue, "LONG_SECONDS", 0.01)
+    for _ in range(write_queue.QUICK_SYNCS_MIN):
+        scheduler.synced(0.0)
+    assert scheduler.write_now(lambda: 7) == 7
+    assert scheduler.may_write_now()
+    scheduler.write_now(lambda: threading.Event().wait(0.02))
+    assert not scheduler.may_write_now()

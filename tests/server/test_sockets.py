@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from forebay.metadata.table import TableBucket
-from forebay.server import _sockets
-from forebay.server import replica as replica_module
 from forebay.server import server as server_module
 from forebay.server.context import ServerContext
-from forebay.server.replica import BucketReplica
+from forebay.server.flow import write_queue
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.wire import _sockets
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, RawClient, address, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -34,7 +34,7 @@ from tests.server.test_short_requests import replica_of
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bench]:
     monkeypatch.setattr(server_module, "HAS_SOCKETS", request.param == "sockets")
     for name, value in (("QUICK_SYNC_SECONDS", 10.0), ("LONG_SECONDS", 10.0), ("QUICK_SYNCS_MIN", 0)):
-        monkeypatch.setattr(replica_module, name, value)
+        monkeypatch.setattr(write_queue, name, value)
     with running(tmp_path, log_replica_high__watermark_checkpoint__interval="1 h") as bench:  # upkeep writes as well
         yield bench
 
@@ -85,17 +85,17 @@ def test_what_many_clients_send_at_once_is_one_group_for_each_bucket(
     bench.append(log_table, log_records([0]))
     bench.put(kv_table, kv_records([{"id": n, "name": f"n{n}"} for n in range(5)]))
     groups: list[int] = []
-    write_now = BucketReplica.write_now
+    submit = BucketReplica.submit
 
-    def noted(self: BucketReplica, requests: Any, size: int, **how: Any) -> Any:
-        groups.append(len(requests))
-        return write_now(self, requests, size, **how)
+    def noted(self: BucketReplica, command: Any, *how: Any) -> Any:
+        groups.append(len(command.requests))
+        return submit(self, command, *how)
 
     with ExitStack() as stack:
         appending, looking = clients(bench, 20, stack), clients(bench, 10, stack)
         for client in (*appending, *looking):  # each has sent a first request
             client.call(ApiKey.LOOKUP, lookup(kv_table, 1))
-        monkeypatch.setattr(BucketReplica, "write_now", noted)
+        monkeypatch.setattr(BucketReplica, "submit", noted)
         _, go_on = held(bench)
         appends = [client.send(ApiKey.PRODUCE_LOG, produce(log_table, log_records([1, 2]))) for client in appending]
         lookups = [client.send(ApiKey.LOOKUP, lookup(kv_table, n % 7, 0)) for n, client in enumerate(looking)]
@@ -117,17 +117,17 @@ def test_on_a_disk_without_quick_syncs_the_loop_writes_for_a_client_that_is_alon
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("QUICK_SYNC_SECONDS", -1.0), ("LONE_SYNC_SECONDS", 10.0), ("QUICK_SYNCS_MIN", 1)):
-        monkeypatch.setattr(replica_module, name, value)
+        monkeypatch.setattr(write_queue, name, value)
     table_id = bench.create("log", LOG_COLUMNS)
-    write_now = BucketReplica.write_now
+    submit = BucketReplica.submit
     by_loop: list[bool] = []
 
-    def noted(self: BucketReplica, requests: Any, size: int, **how: Any) -> Any:
-        results = write_now(self, requests, size, **how)
+    def noted(self: BucketReplica, command: Any, *how: Any) -> Any:
+        results = submit(self, command, *how)
         by_loop.append(results is not None)
         return results
 
-    monkeypatch.setattr(BucketReplica, "write_now", noted)
+    monkeypatch.setattr(BucketReplica, "submit", noted)
     where = bench.server.addresses.tablet_servers
     with RawClient(where) as client, RawClient(where) as other:
 
@@ -218,7 +218,9 @@ def test_a_key_that_is_none_is_refused_and_others_of_its_group_are_served(bench:
 def test_a_client_that_has_said_all_gets_every_answer_and_the_end(bench: Bench) -> None:
     table_id = bench.create("log", LOG_COLUMNS)
     bench.append(table_id, log_records([0]))
-    while not replica_of(bench, table_id).is_idle:  # what waits for a lane when a client ends is written, not answered
+    while not replica_of(
+        bench, table_id
+    ).is_idle:  # what waits for a write queue when a client ends is written, not answered
         time.sleep(0.001)
     with RawClient(bench.server.addresses.tablet_servers) as client:
         sent = [client.send(ApiKey.PRODUCE_LOG, produce(table_id, log_records([n]))) for n in range(50)]
@@ -254,7 +256,10 @@ def test_a_connection_that_is_reset_is_forgotten(bench: Bench) -> None:
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
     connections = bench.server.server.connections
-    until(lambda: len(connections) == before and not connections.budget.receiving.used, "the connections are forgotten")
+    until(
+        lambda: len(connections) == before and not connections.memory_pools.requests.used,
+        "the connections are forgotten",
+    )
     assert bench.append(table_id, log_records([1])).error_code == 0
 
 
@@ -294,7 +299,7 @@ def test_a_request_id_that_is_used_again_before_its_answer_ends_the_connection(b
 
 
 def test_the_loop_is_told_when_a_protocol_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from forebay.server.rpc import RpcProtocol
+    from forebay.server.wire.rpc import RpcProtocol
 
     class _Bug(Exception):
         pass

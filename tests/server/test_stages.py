@@ -10,8 +10,8 @@ import pytest
 from forebay.base.errors import Conflict, CorruptData, LimitExceeded
 from forebay.fs.local import LocalFileSystem
 from forebay.metadata.table import TableBucket
-from forebay.server import stages
-from forebay.server.stages import Stage, StageFiles
+from forebay.server.transactions import stages
+from forebay.server.transactions.stages import Stage, StageFiles
 
 ONE, TWO = TableBucket(1, 0), TableBucket(1, 1, 7)
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.base.threads import Future
-from forebay.kv.tablet import PutResult
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
 from forebay.protocol.messages import partition_spec_to_pb
-from forebay.server.context import ITEM_BYTES, AnswerRoom
+from forebay.server.flow.request_limits import ITEM_BYTES
+from forebay.server.flow.response_memory import ResponseMemory
 from forebay.server.handlers import offsets as offset_requests
 from forebay.server.handlers.lookups import _last_batches
-from forebay.server.replica import BucketReplica
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.write_command import PutCommand
 from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -205,7 +205,7 @@ def scanned(bench: Bench, table: int, limit: int) -> Any:
 def test_a_limit_scan_may_be_as_large_as_the_limit_and_a_single_batch_larger(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    costs = bench.server.server.context.costs
+    limits = bench.server.server.context.limits
     keyed, log = bench.create("sized", KV_COLUMNS, ["id"]), bench.create("sized_log", LOG_COLUMNS)
     bench.put(keyed, kv_records([{"id": number, "name": "same"} for number in range(3)]))
     for number in range(3):
@@ -216,15 +216,15 @@ def test_a_limit_scan_may_be_as_large_as_the_limit_and_a_single_batch_larger(
         (keyed, rows_size, "first 2 rows"),
         (log, len(scanned(bench, log, 2).records), "last 2"),
     ):
-        monkeypatch.setattr(costs, "answer_bytes_max", size)
+        monkeypatch.setattr(limits, "answer_bytes_max", size)
         exact = scanned(bench, table, 2)
         assert (exact.error_message, bool(exact.records)) == ("", True)
-        monkeypatch.setattr(costs, "answer_bytes_max", size - 1)
+        monkeypatch.setattr(limits, "answer_bytes_max", size - 1)
         refused = scanned(bench, table, 2)
         assert (refused.error_code, refused.HasField("records")) == (ErrorCode.RECORD_TOO_LARGE_EXCEPTION, False)
         assert f"the {kind}" in refused.error_message
         assert f"more than {size - 1} bytes" in refused.error_message
-    monkeypatch.setattr(costs, "answer_bytes_max", 1)
+    monkeypatch.setattr(limits, "answer_bytes_max", 1)
     assert scanned(bench, log, 1).records
     assert scanned(bench, keyed, 1).error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
 
@@ -236,10 +236,10 @@ def test_descriptions_of_tables_may_be_as_large_together_as_an_answer(
         bench.create(name, LOG_COLUMNS)
     request = pb.MetadataRequest(table_path=[bench.path("wordy"), bench.path("wordier")])
     size = sum(len(bench.info(name).table_json) for name in ("wordy", "wordier"))
-    costs = bench.server.server.context.costs
-    monkeypatch.setattr(costs, "answer_bytes_max", size)
+    limits = bench.server.server.context.limits
+    monkeypatch.setattr(limits, "answer_bytes_max", size)
     assert len(bench.tablet.call(ApiKey.GET_METADATA, request).table_metadata) == 2
-    monkeypatch.setattr(costs, "answer_bytes_max", size - 1)
+    monkeypatch.setattr(limits, "answer_bytes_max", size - 1)
     with pytest.raises(ForebayError, match="descriptions of 2 tables"):
         bench.tablet.call(ApiKey.GET_METADATA, request)
 
@@ -249,18 +249,18 @@ def test_answers_about_long_lists_take_memory_for_each_thing_in_them(
 ) -> None:
     table, keyed = bench.create("listed", LOG_COLUMNS, buckets=300), bench.create("listed_keys", KV_COLUMNS, ["id"])
     entered: list[int] = []
-    enter, grow = AnswerRoom.enter, AnswerRoom.grow_to
+    enter, grow = ResponseMemory.enter, ResponseMemory.grow_to
 
-    async def counted(self: AnswerRoom, size: int) -> None:
+    async def counted(self: ResponseMemory, size: int) -> None:
         entered.append(size)
         await enter(self, size)
 
-    async def grown(self: AnswerRoom, size: int) -> None:
+    async def grown(self: ResponseMemory, size: int) -> None:
         entered.append(size)
         await grow(self, size)
 
-    monkeypatch.setattr(AnswerRoom, "enter", counted)
-    monkeypatch.setattr(AnswerRoom, "grow_to", grown)
+    monkeypatch.setattr(ResponseMemory, "enter", counted)
+    monkeypatch.setattr(ResponseMemory, "grow_to", grown)
     statistics, heartbeat = pb.GetTableStatsRequest(table_id=table), pb.LakeTieringHeartbeatRequest()
     lookups = pb.LookupRequest(table_id=keyed)
     for number in range(300):
@@ -306,8 +306,13 @@ def test_rows_are_inserted_as_writes_that_are_waited_for_unless_the_request_says
 ) -> None:
     table = bench.create("waited_for", KV_COLUMNS, ["id"])
     asked: list[int] = []
-    put = BucketReplica.put
-    monkeypatch.setattr(BucketReplica, "put", lambda self, request: asked.append(request.acks) or put(self, request))
+    submit = BucketReplica.submit
+
+    def noted(self: BucketReplica, command: PutCommand, *arguments: Any, **named: Any) -> Any:
+        asked.extend(request.acks for request in command.requests)
+        return submit(self, command, *arguments, **named)
+
+    monkeypatch.setattr(BucketReplica, "submit", noted)
     for fields in ({}, {"acks": 1}, {"acks": 0}, {"acks": -1}):
         assert not inserting(bench, table, len(asked), **fields).error_code
     assert asked == [-1, 1, 0, -1]
@@ -348,10 +353,10 @@ def test_clients_that_do_not_know_of_backpressure_are_told_of_a_storage_error(
 ) -> None:
     table = bench.create(f"slow{version}_{int(code)}", KV_COLUMNS, ["id"])
 
-    def refuse(*_: object) -> Future[PutResult]:
+    def refuse(*_: object, **_named: object) -> None:
         raise InvalidRequest("not now", code)
 
-    monkeypatch.setattr(BucketReplica, "put", refuse)
+    monkeypatch.setattr(BucketReplica, "submit", refuse)
     request = pb.PutKvRequest(acks=-1, table_id=table, timeout_ms=10_000)
     request.buckets_req.add(bucket_id=0, records=kv_records([{"id": 1}]))
     answer = bench.tablet.call(ApiKey.PUT_KV, request, version).buckets_resp[0]

@@ -10,7 +10,7 @@ import pytest
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.metadata import json_serde, types
 from forebay.metadata.table import AggregateFunction, Column, Schema, TableDescriptor, TablePath
-from forebay.server.table_rules import (
+from forebay.server.metadata.table_rules import (
     COLUMNS_MAX,
     DESCRIPTION_BYTES_MAX,
     HISTORY_BYTES_MAX,

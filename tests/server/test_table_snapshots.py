@@ -16,7 +16,9 @@ from forebay.base.threads import WriteGate
 from forebay.kv.engine import KvSnapshot
 from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.metadata.table import TableBucket
+from forebay.server.flow.write_queue import FutureReceiver
 from forebay.server.server import Injected
+from forebay.server.storage.write_command import PutCommand
 from tests.kv.tables import FakeTable
 from tests.patience import PATIENCE
 from tests.server.raw_client import ApiKey, pb
@@ -232,7 +234,9 @@ def test_no_write_lies_between_the_pins_of_two_buckets(bench, monkeypatch):
         taken = take(tablet)
         if not put:
             records = kv_records([{"id": 5000, "name": "between", "score": 1}])
-            put.append(last.put(PutRequest(records)))
+            written = FutureReceiver[Any]()
+            last.submit(PutCommand.of(PutRequest(records)), written)
+            put.append(written.future)
             with contextlib.suppress(TimeoutError):
                 overtaken.append(put[0].result(0.3))
         return taken

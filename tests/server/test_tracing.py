@@ -224,5 +224,5 @@ def test_without_opentelemetry_it_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_opentelemetry_is_not_imported_where_it_is_not_wanted() -> None:
-    code = "import sys, forebay.client.connection, forebay.server.rpc; sys.exit('opentelemetry' in sys.modules)"
+    code = "import sys, forebay.client.connection, forebay.server.wire.rpc; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,8 +12,8 @@ from forebay.base.errors import ErrorCode
 from forebay.log.checkpoints import DataDirectory
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.replica import ParkedBucket
-from forebay.testing.faulty_fs import FaultyFileSystem
+from forebay.server.storage.replica import ParkedBucket
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS

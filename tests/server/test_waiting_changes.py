@@ -13,9 +13,9 @@ import pytest
 from forebay.metadata.table import TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.messages import partition_spec_to_pb, table_path_to_pb
-from forebay.server.catalog import TableCatalog
 from forebay.server.context import ServerContext
 from forebay.server.handlers import databases, tables
+from forebay.server.metadata.catalog import TableCatalog
 from tests.server.test_catalog import PATH, descriptor, opened, spec
 
 

@@ -7,7 +7,7 @@ import asyncio
 from forebay.base.ambient import ManualClock
 from forebay.metadata.table import TableBucket
 from forebay.server.server import Injected
-from forebay.server.writer_ids import TAKEN_AT_ONCE, WriterIds
+from forebay.server.storage.writer_ids import TAKEN_AT_ONCE, WriterIds
 from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS

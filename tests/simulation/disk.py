@@ -20,9 +20,9 @@ import apsw
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.kv.engine import EngineState
-from forebay.testing.disk_model import File, Folder, Truncate, Write
-from forebay.testing.faulty_fs import FaultyFileSystem, _os_failure, _Run
-from forebay.testing.memory_engine import MemoryEngine
+from tests.fs.disk_model import File, Folder, Truncate, Write
+from tests.fs.faulty_fs import FaultyFileSystem, _os_failure, _Run
+from tests.kv.memory_engine import MemoryEngine
 from tests.simulation.scheduler import Scheduler
 
 SECTOR = 512

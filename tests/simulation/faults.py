@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 
 from forebay.base.errors import CorruptData
-from forebay.codec.log_batch import CRC_OFFSETS, LogBatchHeader, iter_headers
+from forebay.codec.log.header import CRC_OFFSETS, LogBatchHeader, iter_headers
 from forebay.fs import names
 from forebay.log.log_ends import read_log_ends
-from forebay.testing.disk_model import File
 from forebay.testing.memory_lake import commit_as_somebody_else, roll_back
+from tests.fs.disk_model import File
 from tests.simulation.disk import SECTOR, SimFileSystem
 from tests.simulation.workload import Workload
 from tests.simulation.world import DATA, World
@@ -196,7 +196,7 @@ class Faults:
         if world.server_process is None or not world.server_process.dead:
             return
         fs = world.fs
-        marks = read_log_ends(fs, DATA, world.witnesses("")).known if fs.exists(DATA) else {}
+        marks = read_log_ends(fs, DATA, world.witnesses("")).marks if fs.exists(DATA) else {}
         places = []
         for path, file in fs.files(names.LOG_SUFFIX):
             found = names.parse_tablet_folder(path.removeprefix(f"{DATA}/").rpartition("/")[0])

@@ -9,19 +9,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.client import lake_history
+from forebay.client.admin import lake_history
 from forebay.kv.checkpoint import KvFolder
 from forebay.log import recovery
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
 from forebay.server import metadata_store
-from forebay.server.commit_conditions import UnchangedKeys
 from forebay.server.metadata_store import StoredTransaction
-from forebay.server.stages import StageFiles
-from forebay.server.transactions import TransactionManager
+from forebay.server.transactions.commit_conditions import UnchangedKeys
+from forebay.server.transactions.manager import TransactionManager
+from forebay.server.transactions.stages import StageFiles
 from forebay.unionread import expired
 from tests.simulation.checks import Checks
 from tests.simulation.disk import SimFileSystem
@@ -72,27 +72,33 @@ def run_history(seed: int, keep_trace: bool = False) -> Outcome:
     return outcome
 
 
+def _replace(owner: Any, name: str, value: object) -> None:
+    """Set an attribute that exists. A mutant that sets another one has no fault, so its histories prove nothing."""
+    assert hasattr(owner, name), f"{owner!r} has no attribute {name!r} to replace"
+    setattr(owner, name, value)
+
+
 def _sync_nothing(world: World) -> None:
-    LogSegment.sync = lambda self: None  # type: ignore[method-assign]
+    _replace(LogSegment, "sync", lambda self: None)
 
 
 def _forget_duplicates(world: World) -> None:
-    LogTablet.find_duplicate = lambda self, writer_id, sequence: None  # type: ignore[method-assign,assignment]
-    WriterStates.check = lambda self, *_: None  # type: ignore[attr-defined]
+    _replace(LogTablet, "find_duplicate", lambda self, writer_id, sequence: None)
+    _replace(WriterStates, "check", lambda self, *_: None)
 
 
 def _trust_always(world: World) -> None:
-    KvFolder._is_trusted = lambda self, witnesses: self._fs.exists(self._engine_path)  # type: ignore[method-assign]
+    _replace(KvFolder, "is_trusted", lambda self, witnesses: self._fs.exists(self._engine_path))
 
 
 def _do_not_make_stages_durable(world: World) -> None:
-    StageFiles.finish = lambda self, stage, requests: setattr(stage, "is_finished", True)  # type: ignore[method-assign,assignment]
+    _replace(StageFiles, "finish", lambda self, stage, requests: setattr(stage, "is_finished", True))
 
 
 def _show_parts(world: World) -> None:
-    TransactionManager._gates = lambda self, buckets, closed=(): nullcontext()  # type: ignore[method-assign,assignment]
-    TransactionManager._write = _write_without_gate  # type: ignore[method-assign]
-    TransactionManager._note_unfinished = lambda self: None  # type: ignore[method-assign]
+    _replace(TransactionManager, "_gates", lambda self, buckets, closed=(): nullcontext())
+    _replace(TransactionManager, "_write", _write_without_gate)
+    _replace(TransactionManager, "_note_unfinished", lambda self: None)
 
 
 def _write_without_gate(self: TransactionManager, transaction: Any) -> None:
@@ -104,7 +110,7 @@ def _write_without_gate(self: TransactionManager, transaction: Any) -> None:
 
 
 def _check_no_conditions(world: World) -> None:
-    UnchangedKeys.check = lambda self, end: None  # type: ignore[method-assign]
+    _replace(UnchangedKeys, "check", lambda self, end: None)
 
 
 def _share_directories(world: World) -> None:
@@ -118,13 +124,13 @@ def _share_directories(world: World) -> None:
 
 
 def _trust_numbers(world: World) -> None:
-    expired.has_offsets = lambda *_: True  # type: ignore[assignment]
-    lake_history.has_offsets = lambda *_: True  # type: ignore[assignment]
+    _replace(expired, "has_offsets", lambda *_: True)
+    _replace(lake_history, "has_offsets", lambda *_: True)
 
 
 def _look_once_before_a_wait(world: World) -> None:
     metadata_store._TABLES = metadata_store._TABLES.replace("CREATE UNIQUE INDEX", "CREATE INDEX")
-    TransactionManager.begin = _begin_after_one_look  # type: ignore[method-assign]
+    _replace(TransactionManager, "begin", _begin_after_one_look)
 
 
 def _begin_after_one_look(
@@ -146,12 +152,13 @@ def _begin_after_one_look(
 def _take_damage_for_a_torn_write(world: World) -> None:
     global ROTTEN_SHARE
     ROTTEN_SHARE = 1.0  # it shows only where bytes change
-    KnownLog.end = KnownLog.synced = property(lambda self: self.recovery_point or 0)  # type: ignore[assignment,misc]
-    recovery._require_torn = _require_torn_behind_the_recovery_point
+    for name in ("end", "synced"):
+        _replace(LogEndEvidence, name, property(lambda self: self.recovery_point or 0))
+    _replace(recovery, "_require_torn", _require_torn_behind_the_recovery_point)
 
 
 def _require_torn_behind_the_recovery_point(
-    segment: LogSegment, problem: CorruptBatch, next_base: int | None, known: KnownLog
+    segment: LogSegment, problem: CorruptBatch, next_base: int | None, known: LogEndEvidence
 ) -> None:
     if known.clean or problem.offset < known.end:
         raise problem

@@ -17,8 +17,8 @@ from pathlib import Path
 from forebay.base.errors import CorruptData, StorageFailure
 from forebay.fs import names
 from forebay.kv.engine import EngineState
-from forebay.kv.hlog_engine import HEAD_FILE, HlogEngine, HlogWrites
-from forebay.testing.disk_model import Truncate, Write
+from forebay.kv.hlog.hlog_engine import HEAD_FILE, HlogEngine, HlogWrites
+from tests.fs.disk_model import Truncate, Write
 from tests.simulation.disk import SECTOR, RandomFile, SimFileSystem
 
 _GARBAGE_BYTES = 8 << 10

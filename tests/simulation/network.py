@@ -98,7 +98,7 @@ class Connection:
 
 
 class ClientSocket:
-    """What `forebay.client.rpc` uses of a socket."""
+    """What `forebay.client.cluster.rpc` uses of a socket."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

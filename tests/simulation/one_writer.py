@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.base.errors import ForebayError
 from forebay.base.retrying import may_repeat
 from forebay.client.connection import Connection
-from forebay.client.encode import APPEND, UPSERT, WriteEncoder, seal
+from forebay.client.writing.encode import APPEND, UPSERT, WriteEncoder, seal
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import error_of, table_path_to_pb

@@ -21,15 +21,15 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ForebayError, StorageFailure
-from forebay.codec.log_batch import CRC_OFFSETS, iter_headers
+from forebay.codec.log.header import CRC_OFFSETS, iter_headers
 from forebay.fs import names
 from forebay.kv.tablet import KvTablet
 from forebay.log.config import LogConfig
 from forebay.log.log_ends import LogEnds
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
-from forebay.testing.faulty_fs import FaultyFileSystem
-from forebay.testing.memory_engine import MemoryEngine
+from tests.fs.faulty_fs import FaultyFileSystem
+from tests.kv.memory_engine import MemoryEngine
 from tests.kv.tables import FakeTable
 
 WRITER = 7
@@ -167,7 +167,7 @@ class TabletSimulation:
             config=config,
             clock=self.clock,
             recovery_point=self.recovery_point,
-            known_end=self.ends.known(BUCKET),
+            known_end=self.ends.stored_marks(BUCKET),
             marks=self.ends.marks(BUCKET),
         )
         if self.engine.state.applied_offset > self.log.log_end_offset:

@@ -22,18 +22,18 @@ from forebay.base import threads
 from forebay.base.ambient import SeededIds
 from forebay.base.errors import Conflict, CorruptData, ForebayError, InternalError, StorageFailure, Unavailable
 from forebay.client import session
+from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection
-from forebay.client.rpc import Call
 from forebay.client.settings import make_settings
-from forebay.client.writer import TableWriter
-from forebay.server import replica
+from forebay.client.writing.writer import TableWriter
 from forebay.server.config import server_config
-from forebay.server.rpc import RpcProtocol
+from forebay.server.flow import write_queue
 from forebay.server.server import ForebayServer, Injected
+from forebay.server.wire.rpc import RpcProtocol
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from forebay.tiering.round import TieringLake
 from forebay.tiering.service import TieringService
-from forebay.unionread import planning
+from forebay.unionread import open_lakes
 from tests.simulation.disk import MapEngine, SimDatabaseFile, SimFileSystem, SimVfs
 from tests.simulation.hlog import engine_on
 from tests.simulation.network import Network
@@ -168,7 +168,7 @@ class World:
     def __enter__(self) -> World:
         self._stack.enter_context(threads.use(SimThreads(self.sched)))
         if self.seed % QUICK_DISK_EACH == 0:
-            self._stack.enter_context(patch.object(replica, "QUICK_SYNCS_MIN", 2))
+            self._stack.enter_context(patch.object(write_queue, "QUICK_SYNCS_MIN", 2))
         handler = _Complaints(self)
         logger = logging.getLogger("forebay")
         before = logger.level, logger.propagate
@@ -176,9 +176,9 @@ class World:
         logger.propagate = False
         self._stack.callback(lambda: setattr(logger, "propagate", before[1]))
         self._stack.callback(logger.removeHandler, handler)
-        create = planning.create_lake_storage
-        planning.create_lake_storage = self.create_storage  # type: ignore[assignment]
-        self._stack.callback(lambda: setattr(planning, "create_lake_storage", create))
+        create = open_lakes.create_lake_storage
+        open_lakes.create_lake_storage = self.create_storage  # type: ignore[assignment]
+        self._stack.callback(lambda: setattr(open_lakes, "create_lake_storage", create))
         self._stack.enter_context(ordered_sets())
         gc.disable()
         self._stack.callback(gc.enable)

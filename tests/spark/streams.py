@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.client.connection import Connection
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.table import Table
-from forebay.client.table_snapshot import TableSnapshot
 from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.streaming.reader import StreamReader
 from tests.spark.tables import ids_of, rows

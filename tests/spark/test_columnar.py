@@ -10,7 +10,6 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import psutil
 import pyarrow as pa
@@ -23,9 +22,11 @@ from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.jvm import executor_classes
-from forebay.spark.jvm.gateway import Jvm
-from forebay.spark.reading import plan as plans
-from forebay.spark.reading.plan import messages_of
+from forebay.spark.jvm.compiler import spark_class_loader
+from forebay.spark.jvm.gateway import Jvm, once_per_jvm
+from forebay.spark.jvm.spark_values import struct_type
+from forebay.spark.reading import task_readers
+from forebay.spark.reading.task_readers import messages_of
 from forebay.spark.schemas import spark_arrow_schema
 from tests.every_run import every_run
 from tests.patience import PATIENCE
@@ -190,13 +191,13 @@ def test_large_batches_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     batch = pa.record_batch({"n": pa.array(range(1000), pa.int64()), "t": pa.array(["x" * 90] * 1000)})
     whole = list(messages_of(batch))
     assert [len(message) for message in whole] == [1]
-    monkeypatch.setattr(plans, "MESSAGE_BYTES_MAX", 20_000)
+    monkeypatch.setattr(task_readers, "MESSAGE_BYTES_MAX", 20_000)
     parts = list(messages_of(batch))
     assert len(parts) == 8
     found = [pa.ipc.read_record_batch(message.column(0).buffers()[2], batch.schema) for message in parts]
     assert pa.Table.from_batches(found).combine_chunks() == pa.Table.from_batches([batch]).combine_chunks()
     assert all(part.num_rows <= 125 for part in found)
-    monkeypatch.setattr(plans, "_TEXT_BYTES_MAX", 100)
+    monkeypatch.setattr(task_readers, "_TEXT_BYTES_MAX", 100)
     with pytest.raises(UnsupportedOperation, match=r"a row of \d+ bytes is too large for Spark"):
         list(messages_of(batch))
 
@@ -287,13 +288,13 @@ public class ReadAll {
 def read_all(spark: Any) -> Callable[[StructType, bytes], Any]:
     """Makes objects of the class `ReadAll`, which is compiled together with the readers of Arrow."""
     jvm = Jvm.of(spark)
-    lines = [*READ_ALL.splitlines(), *executor_classes.java_source("ForebayColumnarFactory").splitlines()]
+    lines = [*READ_ALL.splitlines(), *executor_classes.executor_source("ForebayColumnarFactory").splitlines()]
     imports = dict.fromkeys(line for line in lines if line.startswith("import "))
     compiler = jvm.class_("org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(jvm.spark_class_loader())
+    compiler.setParentClassLoader(spark_class_loader(jvm))
     compiler.cook("\n".join([*imports, *(line for line in lines if line not in imports)]))
     made = compiler.getClassLoader().loadClass("ReadAll").getConstructors()[0]
-    return lambda schema, message: made.newInstance(jvm.array("java.lang.Object", [jvm.struct_type(schema), message]))
+    return lambda schema, message: made.newInstance(jvm.array("java.lang.Object", [struct_type(jvm, schema), message]))
 
 
 def batch_of_all_types(spark: Any, connection: Connection, database: str) -> tuple[Any, pa.RecordBatch]:
@@ -417,7 +418,8 @@ def test_where_java_cannot_be_compiled_rows_are_read(
 ) -> None:
     table = make_table(connection, f"{database}.t")
     table.append(rows(0, 10))
-    monkeypatch.setattr(plans, "_makers", WeakKeyDictionary())
+    maker = task_readers._maker_for.__wrapped__
+    monkeypatch.setattr(task_readers, "_maker_for", once_per_jvm(lambda jvm, artifacts: maker(jvm, artifacts)))
 
     def fail(*_: Any) -> Any:
         raise UnsupportedOperation("no compiler")

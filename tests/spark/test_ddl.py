@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from pyspark.sql.types import IntegerType, StringType
 
 from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.table import Column, TableInfo, TablePath
-from forebay.spark.sql.live_ddl import (
-    Change,
-    NewColumn,
-    NewTable,
+from forebay.spark.sql.live_ddl import NewTable, alteration, new_descriptor, table_properties
+from forebay.spark.sql.requests import (
+    ColumnAddition,
+    ColumnDeletion,
+    ColumnPosition,
+    ColumnRenaming,
     OtherChange,
     SetProperty,
+    TableChange,
     Transform,
-    alteration,
-    new_descriptor,
-    table_properties,
 )
 
 COLUMNS = [Column("id", types.bigint()), Column("dt", types.string()), Column("v", types.int_(), "a number")]
@@ -110,14 +109,15 @@ def test_shown_properties_make_the_same_table_again() -> None:
 
 
 def test_alter_table_sets_resets_and_adds_columns() -> None:
-    column = Column("w", types.string(), "new")
-    changes: list[Change] = [SetProperty("a", "1"), SetProperty("b", None), NewColumn(("w",), column)]
+    changes: list[TableChange] = [SetProperty("a", "1"), SetProperty("b", None)]
+    changes.append(ColumnAddition(("w",), StringType(), comment="new"))
     asked = alteration(info(), changes)
-    assert (asked.to_set, asked.to_reset, asked.columns) == ({"a": "1"}, ("b",), (column,))
+    assert (asked.to_set, asked.to_reset) == ({"a": "1"}, ("b",))
+    assert asked.columns == (Column("w", types.string(), "new"),)
 
 
-def add(path: tuple[str, ...], t: Any = None, position: str | None = None) -> NewColumn:
-    return NewColumn(path, Column(path[-1], t or types.int_()), position)
+def add(path: tuple[str, ...], *, nullable: bool = True, position: ColumnPosition | None = None) -> ColumnAddition:
+    return ColumnAddition(path, IntegerType(), nullable, position=position)
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,14 @@ def add(path: tuple[str, ...], t: Any = None, position: str | None = None) -> Ne
         (SetProperty("primary.key", None), "'primary.key' is fixed"),
         (SetProperty("primary_key", "id"), "did you mean 'primary.key'"),
         (add(("v", "x")), "ADD COLUMN v.x: fields cannot be added inside a column"),
-        (add(("w",), position="FIRST"), "new columns come last, not FIRST"),
-        (add(("w",), types.int_().not_null()), "a new column must be nullable"),
-        (OtherChange("RenameColumn", "column 'v': "), "db.t: column 'v': columns cannot be renamed"),
-        (OtherChange("DeleteColumn", "column 'v': "), "columns cannot be dropped"),
-        (OtherChange("Whatever", ""), "Whatever is not known"),
+        (add(("w",), position=ColumnPosition()), "new columns come last, not FIRST"),
+        (add(("w",), position=ColumnPosition("v")), "new columns come last, not AFTER v"),
+        (add(("w",), nullable=False), "a new column must be nullable"),
+        (ColumnRenaming(("v",), "x"), "column 'v': columns cannot be renamed"),
+        (ColumnDeletion(("v",)), "columns cannot be dropped"),
+        (OtherChange("Whatever"), "Whatever is not known"),
     ],
 )
-def test_changes_that_tables_do_not_know_are_refused_by_name(change: Change, message: str) -> None:
+def test_changes_that_tables_do_not_know_are_refused_by_name(change: TableChange, message: str) -> None:
     with pytest.raises(ForebayError, match=message):
         alteration(info(), [change])

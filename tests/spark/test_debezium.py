@@ -14,6 +14,7 @@ import pytest
 from forebay.base.errors import InvalidRequest
 from forebay.client.connection import Connection
 from forebay.spark.debezium import from_debezium
+from tests import debezium_events
 
 pytestmark = pytest.mark.spark
 
@@ -85,14 +86,21 @@ def test_events_are_changes_with_the_values_that_the_database_has(spark: Any) ->
     ]
 
 
-def test_an_event_with_a_value_that_the_database_did_not_log_is_wrong(spark: Any) -> None:
-    placeholder = "__debezium_unavailable_value"
-    in_base64 = base64.b64encode(placeholder.encode()).decode()
-    rows = [{"name": placeholder}, {"raw": in_base64}, {"tags": [placeholder]}, {"name": f"{placeholder}s"}]
-    frame = events(spark, *({"op": "u", "after": {"id": 1, **row}} for row in rows))
-    wrong = [row["_error"] for row in from_debezium(frame, SCHEMA, wrong="only").collect()]
+def test_events_are_the_rows_that_every_decoder_finds(spark: Any) -> None:
+    texts = [(at, debezium_events.text_of(event)) for at, (event, _) in enumerate(debezium_events.EVENTS)]
+    frame = spark.createDataFrame(texts, "at INT, value STRING").coalesce(1)
+    changes = from_debezium(frame.drop("at"), debezium_events.SPARK_COLUMNS, wrong="drop")
+    assert [row.asDict() for row in changes.collect()] == debezium_events.rows()
+    only = from_debezium(frame, debezium_events.SPARK_COLUMNS, wrong="only")
+    wrong = [(row["at"], row["_error"]) for row in only.collect()]
+    assert debezium_events.begins(wrong) == debezium_events.reasons()
+
+
+def test_a_row_is_whole_so_an_update_that_the_database_did_not_log_is_wrong(spark: Any) -> None:
+    frame = events(spark, *(event for event, _ in debezium_events.UNLOGGED)).coalesce(1)
+    wrong = [row["_error"] for row in from_debezium(frame, debezium_events.SPARK_COLUMNS, wrong="only").collect()]
     assert [text.partition(":")[0] for text in wrong] == [
-        f"the database did not log '{name}'" for name in ("name", "raw", "tags")
+        f"the database did not log '{name}'" for _, name in debezium_events.UNLOGGED
     ]
 
 
@@ -109,14 +117,15 @@ def test_the_schema_part_says_how_times_and_decimals_are_written(spark: Any) -> 
 
 WRONG = {
     "its op is t": {"op": "t"},
-    "its op is missing": "garbage",
+    "its value is not JSON": "garbage",
+    "its op is missing": {"id": 1},
     "it has no row": {"op": "c", "before": ROW, "after": None},
     "'id' is missing": {"op": "c", "after": {"name": "x"}},
-    "'day' is no date": {"op": "c", "after": {**ROW, "day": "tomorrow"}},
-    "'amount' is no decimal(18,2)": {"op": "c", "after": {**ROW, "amount": "much"}},
-    "'ok' is no boolean": {"op": "c", "after": {**ROW, "ok": "perhaps"}},
-    "'tags' is no array<string>": {"op": "c", "after": {**ROW, "tags": 5}},
-    "'spots' is no map<string,struct<x:int,y:decimal(38,18)>>": {
+    "'day' is no DATE": {"op": "c", "after": {**ROW, "day": "tomorrow"}},
+    "'amount' is no DECIMAL(18, 2)": {"op": "c", "after": {**ROW, "amount": "much"}},
+    "'ok' is no BOOLEAN": {"op": "c", "after": {**ROW, "ok": "perhaps"}},
+    "'tags' is no ARRAY<STRING>": {"op": "c", "after": {**ROW, "tags": 5}},
+    "'spots' is no MAP<STRING": {
         "op": "c",
         "after": {**ROW, "spots": {"a": {"x": "?"}}},
     },
@@ -129,8 +138,10 @@ def test_wrong_events_go_where_the_user_says(spark: Any) -> None:
     only = from_debezium(frame, SCHEMA, wrong="only")
     assert only.columns == ["_error", "value"]
     texts = [each if isinstance(each, str) else json.dumps(each) for each in WRONG.values()]
-    assert read(only) == list(zip(WRONG, texts, strict=True))
-    with pytest.raises(Exception, match=r"no change event of Debezium: (its op|it has no|'\w+' is)"):
+    found = read(only)
+    assert [text for _, text in found] == texts
+    assert [error.startswith(begin) for begin, (error, _) in zip(WRONG, found, strict=True)] == [True] * len(WRONG)
+    with pytest.raises(Exception, match=r"no change event of Debezium: (its op|its value|it has no|'\w+' is)"):
         read(from_debezium(frame, SCHEMA))
     with pytest.raises(InvalidRequest, match="wrong='skip' is none of 'fail', 'drop', 'only'"):
         from_debezium(frame, SCHEMA, wrong="skip")

@@ -47,7 +47,7 @@ def everything(spark: Any, table: str) -> tuple[Any, ...]:
     return tuple(frame.collect()[0])
 
 
-@pytest.mark.parametrize("engine", every_run(("hlog", "lmdb", "rocksdb"), lambda name: name != "rocksdb"))
+@pytest.mark.parametrize("engine", ["hlog", "lmdb"])
 def test_rows_are_read_page_by_page(
     spark: Any, connection: Connection, database: str, small_pages: None, engine: str
 ) -> None:

@@ -11,9 +11,9 @@ import pytest
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
 from forebay.spark.reading.live_plan import lake_tasks
-from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, lake_rows
+from forebay.spark.reading.live_read import LakePart
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import PAIMON, World, world
 
@@ -48,8 +48,9 @@ def test_lake_parts_know_their_rows_and_the_rest_goes_the_ways_of_tables_without
     alone = parts[LakeSnapshotSplit]
     assert alone.rows == sum(b.num_rows for b in alone.reader.read(alone.split, lake.connection))
     merged = parts[LakeSnapshotAndLogSplit]
-    assert merged.rows == lake_rows(merged.split) > merged.split.stop - merged.split.start
-    assert [(s.bucket.bucket, s.rows) for s in task if isinstance(s, KvBatchSplit)] == [(2, 7), (3, 7)]
+    changes = merged.split.stop - merged.split.start
+    assert merged.rows == sum(lake.rows() for lake in merged.split.lake) + changes > changes
+    assert [(s.bucket.bucket, s.rows) for s in task if isinstance(s, KvSnapshotSplit)] == [(2, 7), (3, 7)]
 
 
 def test_logs_are_cut_into_tasks_of_their_own(lake: World) -> None:
@@ -59,9 +60,9 @@ def test_logs_are_cut_into_tasks_of_their_own(lake: World) -> None:
     table.append(rows(10, 30))
     plan = lake.plan(table)
     found = tasks(plan, table, most=5)
-    logs = [split for task in found for split in task if isinstance(split, LogInput)]
+    logs = [split for task in found for split in task if isinstance(split, LogSplit)]
     assert sum(split.rows for split in logs) == 20
-    assert all(sum(split.rows for split in task if isinstance(split, LogInput)) <= 5 for task in found)
+    assert all(sum(split.rows for split in task if isinstance(split, LogSplit)) <= 5 for task in found)
     assert tasks(plan, table, covered=frozenset[TableBucket]())[-1] == found[0]
 
 

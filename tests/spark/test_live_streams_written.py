@@ -11,7 +11,7 @@ import pytest
 
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.testing.checkpoints import forget_last_batch
+from tests.checkpoints import forget_last_batch
 from tests.every_run import every_run
 from tests.spark.releases import needs
 

@@ -18,7 +18,7 @@ from forebay.spark.reading.native import hadoop_settings
 from forebay.spark.reading.native_files import NativeShare, is_local, native_share, spark_path, spark_paths
 from forebay.unionread.overridden import MarkBucket
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LogSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import ICEBERG, MEMORY, PAIMON, World, world
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from forebay.metadata.table import TableBucket
 from forebay.spark.reading import live_plan, plan
 from forebay.spark.reading.live_plan import cut_logs, cut_logs_for_limit, plan_kv
-from forebay.spark.reading.live_read import KvBatchSplit, LogInput
 from forebay.spark.reading.plan import ROWS_PER_TASK_MIN, spread, task_count
+from forebay.unionread.splits import KvSnapshotSplit, LogSplit
 
 BIG = ROWS_PER_TASK_MIN
 
@@ -39,7 +39,7 @@ def test_logs_are_cut_into_equal_tasks_that_cover_every_offset_once(
     tasks = cut_logs(offsets, cores, most)
     covered: dict[TableBucket, int] = {b: start for b, (start, _) in offsets.items()}
     for split in (split for task in tasks for split in task):
-        assert isinstance(split, LogInput)
+        assert isinstance(split, LogSplit)
         assert split.start == covered[split.bucket] < split.stop  # in order, without gap
         covered[split.bucket] = split.stop
     assert covered == {b: stop if start < stop else start for b, (start, stop) in offsets.items()}
@@ -80,7 +80,7 @@ def test_every_bucket_is_scanned_by_exactly_one_task(
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60), st.integers(1, 8))
 def test_a_task_has_at_most_the_average_before_its_last_split(sizes: list[int], tasks: int) -> None:
     """What dealing out the largest first guarantees: a split goes to the task that has the least."""
-    splits = [KvBatchSplit(bucket(number), rows) for number, rows in enumerate(sizes)]
+    splits = [KvSnapshotSplit(bucket(number), rows) for number, rows in enumerate(sizes)]
     for task in spread(splits, tasks):
         rows = [split.rows or 0 for split in task]
         last = min(rows, default=0)
@@ -88,7 +88,7 @@ def test_a_task_has_at_most_the_average_before_its_last_split(sizes: list[int], 
 
 
 def test_buckets_of_unknown_size_count_as_much_as_the_average() -> None:
-    tasks = spread([KvBatchSplit(bucket(n), rows) for n, rows in enumerate([100, None, 100, None])], 2)
+    tasks = spread([KvSnapshotSplit(bucket(n), rows) for n, rows in enumerate([100, None, 100, None])], 2)
     assert sorted(len(task) for task in tasks) == [2, 2]
 
 

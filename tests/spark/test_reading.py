@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,19 +26,20 @@ from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import BatchReader, ForebayDataSource
 from forebay.spark.options import SNAPSHOT_MERGE, ReadOptions
-from forebay.spark.reading.live_plan import LiveScan
-from forebay.spark.reading.live_read import LogInput, ReadFunction, counted, first_rows, gathered
+from forebay.spark.reading.live_plan import ClusterScan
+from forebay.spark.reading.live_read import counted, first_rows, gathered
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from forebay.unionread.splits import LogSplit
 from tests.patience import PATIENCE
 from tests.spark.tables import ids_of, make_table, rows
 
 
-def scan_of(table: Table, **options: Any) -> LiveScan:
+def scan_of(table: Table, **options: Any) -> ClusterScan:
     chosen = ReadOptions(table.connection.settings, **{k: v for k, v in options.items() if k != "is_changelog"})
-    return LiveScan(table.info, chosen, options.get("is_changelog", False))
+    return ClusterScan(table.info, chosen, options.get("is_changelog", False))
 
 
-def run(scan: LiveScan, connection: Connection, wanted: Pushdown, cores: int = 2) -> list[pa.RecordBatch]:
+def run(scan: ClusterScan, connection: Connection, wanted: Pushdown, cores: int = 2) -> list[pa.RecordBatch]:
     """Plan, and read all tasks as workers do: from pickled bytes."""
     schema = StructType([scan.schema[name] for name in wanted.columns])
     plan = scan.plan(connection, cores, wanted, schema)
@@ -121,7 +123,7 @@ def test_range_ending_in_an_empty_batch_readers_must_finish(connection: Connecti
     assert ids_of(batches) == [0, 1, 2]
     changelog = scan_of(table, is_changelog=True)
     [task] = changelog.plan(connection, 2, Pushdown(ALL), changelog.schema).tasks
-    assert task == (LogInput(TableBucket(table.info.table_id, 0), 0, 4),)
+    assert task == (LogSplit(TableBucket(table.info.table_id, 0), 0, 4),)
 
 
 def test_a_changelog_tells_types_offsets_and_times(connection: Connection, database: str) -> None:
@@ -181,7 +183,7 @@ def test_a_scan_has_partitions_that_were_created_between_its_plan_and_its_snapsh
     assert ids_of(batch for part in opened.partitions for batch in plan.read.read(part)) == (
         [1, 2, 5] if filters else [0, 1, 2, 5]
     )
-    exact = plan.opened(plan.tasks)
+    exact = plan.open_tasks(plan.tasks)
     assert len(exact.partitions) == len(plan.tasks)
 
 
@@ -199,7 +201,7 @@ def test_a_bucket_that_ends_too_early_is_an_error_and_not_a_short_answer(
     table.append(rows(0, 10))
     scan = scan_of(table)
     plan = scan.plan(connection, 2, Pushdown(ALL), scan.schema)
-    from forebay.client.log_reader import LogReader
+    from forebay.client.reading.log_reader import LogReader
 
     monkeypatch.setattr(LogReader, "__iter__", lambda self: iter(()))
     with pytest.raises(InternalError, match=r"ended at offset 0 instead of 10"):
@@ -211,7 +213,7 @@ def test_a_dropped_table_fails_its_readers_with_its_name(table: Table, connectio
     plan = scan.plan(connection, 2, Pushdown(ALL), scan.schema)
     connection.drop_table(table.path)
     message = pa.record_batch([pa.array([pickle.dumps(SplitsPartition(plan.tasks[0]))])], ["value"])
-    function = ReadFunction(**{**vars(plan.read), "settings": quick(plan.read.settings)})
+    function = replace(plan.read, settings=quick(plan.read.settings))
     with pytest.raises(ForebayError, match=f"reading table {table.path}: ") as caught:
         list(function(iter([message])))
     assert caught.value.__suppress_context__
@@ -219,8 +221,6 @@ def test_a_dropped_table_fails_its_readers_with_its_name(table: Table, connectio
 
 def quick(settings: Any) -> Any:
     """Settings that give up soon."""
-    from dataclasses import replace
-
     return replace(settings, given=(*settings.given, ("client.retry-timeout", 0.2)))
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
+from forebay.spark import derived_sessions
 from forebay.spark.derived_sessions import class_files
 from forebay.spark.jvm.executor_classes import class_jar
 from forebay.spark.jvm.gateway import Jvm
@@ -433,8 +434,10 @@ def test_classes_of_catalogs_are_compiled_once_for_a_release_of_spark(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     jvm = Jvm.of(spark)
     compiled: list[str] = []
-    bytecodes = Jvm.bytecodes
-    monkeypatch.setattr(Jvm, "bytecodes", lambda self, source: compiled.append(source) or bytecodes(self, source))
+    bytecodes = derived_sessions.bytecodes
+    monkeypatch.setattr(
+        derived_sessions, "bytecodes", lambda jvm, source: compiled.append(source) or bytecodes(jvm, source)
+    )
     made = class_files(jvm)
     assert compiled
     compiled.clear()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.client.connection import Connection
-from forebay.spark.jvm.gateway import Jvm
+from forebay.spark.jvm import scan_metrics
 from forebay.spark.reading import direct
 from tests.patience import PATIENCE
 from tests.spark.liars import LIES
@@ -98,8 +98,8 @@ def test_without_classes_of_ours_there_are_bytes(
     spark: Any, connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_table(connection, f"{database}.t", ["id"]).upsert(rows(0, 4000))
-    monkeypatch.setattr(Jvm, "_found_by_name", lambda self, name: None)
-    monkeypatch.setattr(Jvm.of(spark), "_scan_metrics", None)
+    monkeypatch.setattr(scan_metrics, "named_driver_class", lambda jvm, name: None)
+    monkeypatch.setattr(scan_metrics, "_metrics", scan_metrics._metrics.__wrapped__)
     found = shown(spark, f"SELECT * FROM forebay.{database}.t")
     assert bytes_of(found[BYTES][0]) > 4000 * 16
     assert REQUESTS not in found

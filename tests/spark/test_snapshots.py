@@ -13,20 +13,20 @@ import pytest
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.client import replay
 from forebay.client.connection import Connection, shared_connection
+from forebay.client.reading import replay
+from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.client.table import Table
-from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.metadata.predicate import col
 from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.options import LEASE_DURATION, LEASE_ID, SESSION_PREFIX, ReadOptions, SnapshotLease, read_options
-from forebay.spark.reading import scan_builder
-from forebay.spark.reading.live_plan import LEASE_SECONDS, LiveScan, task_partitions
+from forebay.spark.reading import open_snapshots, scan
+from forebay.spark.reading.live_plan import LEASE_SECONDS, ClusterScan, task_partitions
 from forebay.spark.reading.live_read import ReadFunction
+from forebay.spark.reading.open_snapshots import OPEN_BEFORE_COLLECTING, OpenSnapshots
 from forebay.spark.reading.plan import Pushdown, ScanPlan, SplitsPartition
-from forebay.spark.reading.scan_builder import OPEN_BEFORE_COLLECTING, OpenSnapshots
 from tests.patience import until
 from tests.spark.tables import ids_of, make_table, rows
 
@@ -49,7 +49,7 @@ def table(connection: Connection, database: str) -> Table:
 
 
 def planned(table: Table, wanted: Pushdown, lease: SnapshotLease = SnapshotLease()) -> ScanPlan:  # noqa: B008
-    scan = LiveScan(table.info, ReadOptions(table.connection.settings, lease=lease))
+    scan = ClusterScan(table.info, ReadOptions(table.connection.settings, lease=lease))
     schema = StructType([scan.schema[name] for name in wanted.columns])
     return scan.plan(table.connection, 2, wanted, schema)
 
@@ -126,7 +126,7 @@ def test_without_the_beginning_of_the_changelog_an_ended_snapshot_is_an_error(
 
 def test_a_bucket_that_was_being_read_is_not_gone_on_with_in_another_order(table: Table) -> None:
     small = replace(table.connection.settings, given=(("client.scanner.kv.fetch.max-bytes", 1024),))
-    scan = LiveScan(table.info, ReadOptions(small))
+    scan = ClusterScan(table.info, ReadOptions(small))
     plan = scan.plan(table.connection, 2, Pushdown(("id",)), StructType([scan.schema["id"]]))
     snapshot = plan.open().pinned
     (partition,) = task_partitions(plan.tasks, snapshot)
@@ -169,7 +169,7 @@ def test_a_log_and_a_replayed_table_need_no_snapshot(table: Table, connection: C
     log = make_table(connection, f"{database}.l")
     log.append(rows(0, 10))
     assert planned(log, Pushdown(("id",))).open().pinned is None
-    replayed = LiveScan(table.info, ReadOptions(connection.settings, "snapshot_merge"))
+    replayed = ClusterScan(table.info, ReadOptions(connection.settings, "snapshot_merge"))
     plan = replayed.plan(connection, 2, Pushdown(("id",)), StructType([replayed.schema["id"]]))
     assert plan.open().pinned is None
     assert ids_of(run(plan, task_partitions(plan.tasks, None))) == list(range(1000))
@@ -294,9 +294,9 @@ def test_queries_give_their_snapshots_back(
 ) -> None:
     """With fewer snapshots than a driver may have fewer queries show it; with as many, `make nightly` does."""
     assert OPEN_BEFORE_COLLECTING == 64
-    monkeypatch.setattr(scan_builder, "OPEN_BEFORE_COLLECTING", most)
+    monkeypatch.setattr(open_snapshots, "OPEN_BEFORE_COLLECTING", most)
     opened = OpenSnapshots()
-    monkeypatch.setattr(scan_builder, "open_snapshots", opened)
+    monkeypatch.setattr(scan, "open_snapshots", opened)
     for _ in range(most + most // 2):
         assert spark.sql(f"SELECT count(*) FROM forebay.{table.path}").collect()[0][0] == 1000
     assert len(opened) <= most + 6, "the JVM was not asked, or did not collect old plans"

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from forebay import col
-from forebay.client import key_reader
-from forebay.client.cluster import ClusterClient
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.connection import Connection
-from forebay.spark.context import CatalogContext
+from forebay.client.reading import key_source
+from forebay.spark.context import LiveContext
+from forebay.spark.jvm.spark_values import column_reference
 from forebay.spark.options import ReadOptions
-from forebay.spark.reading import scan_builder
-from forebay.spark.reading.live_plan import LiveScan
-from forebay.spark.reading.live_read import FoundRows, KvBatchSplit
+from forebay.spark.reading import scan as scans
+from forebay.spark.reading.live_plan import ClusterScan
+from forebay.spark.reading.live_read import FoundRows
+from forebay.spark.reading.live_source import LiveScanSource
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
-from forebay.spark.reading.scan_builder import ScanProxy
-from forebay.spark.sql.live_tables import readable
+from forebay.spark.reading.scan import ScanProxy
+from forebay.unionread.splits import KvSnapshotSplit
 from tests.unionread.world import PAIMON, World, world
 
 pytestmark = pytest.mark.spark
@@ -118,19 +120,19 @@ def test_a_frame_keeps_the_rows_that_were_looked_up(spark: Any, connection: Conn
 def test_a_bucket_that_changes_after_the_snapshot_is_scanned_as_of_it(
     connection: Connection, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, ask = connection.table(orders.removeprefix("forebay.")), key_reader.Lookups.ask
+    table, ask = connection.table(orders.removeprefix("forebay.")), key_source.Lookups.ask
 
     def changed_meanwhile(self: Any, *rest: Any) -> Any:
         table.upsert([{"id": 7, "item": "too late", "x": 0.0}])
         return ask(self, *rest)
 
-    monkeypatch.setattr(key_reader.Lookups, "ask", changed_meanwhile)
-    scan = LiveScan(table.info, ReadOptions(connection.settings))
+    monkeypatch.setattr(key_source.Lookups, "ask", changed_meanwhile)
+    scan = ClusterScan(table.info, ReadOptions(connection.settings))
     wanted = Pushdown(("id", "item", "x"), (), col("id").is_in([7, 8, 9]))
     opened = scan.plan(connection, 2, wanted, scan.schema).open()
     [partition] = opened.partitions
     assert isinstance(partition, SplitsPartition)
-    assert [type(split) for split in partition.splits] == [FoundRows, KvBatchSplit]
+    assert [type(split) for split in partition.splits] == [FoundRows, KvSnapshotSplit]
     rows = [row for batch in scan.read_function(wanted, scan.schema).read(partition) for row in batch.to_pylist()]
     assert sorted(row["item"] for row in rows) == ["item 7", "item 8", "item 9"]
 
@@ -216,7 +218,7 @@ def test_a_join_with_an_empty_or_a_large_side_has_the_same_rows(
         assert "filtered by a join: rows where id IN ()" in plan
     finally:
         spark.conf.unset("spark.sql.adaptive.enabled")
-    monkeypatch.setattr(scan_builder, "RUNTIME_VALUES_MAX", 1)
+    monkeypatch.setattr(scans, "RUNTIME_VALUES_MAX", 1)
     plan, rows = read(joined + "'a'")
     assert rows == [(7,), (9,)]
     assert "dynamicpruning" in plan
@@ -248,12 +250,12 @@ def test_values_of_a_join_choose_partitions_and_buckets(read: Read, sql: Sql) ->
 def test_a_scan_that_a_join_filters_stays_whole_for_others(spark: Any, connection: Connection, orders: str) -> None:
     """A plan may have a scan twice, and values of a join for one of them alone."""
     info = connection.table(orders.removeprefix("forebay.")).info
-    context = CatalogContext.of(spark, "forebay", connection.settings)
-    table = readable(context, orders, info, {})
+    context = LiveContext.of(spark, "forebay", connection.settings)
+    table = LiveScanSource(context, orders, info, {})
     scan = ScanProxy(context, table, Pushdown(tuple(table.schema.names)), table.schema)
     jvm, connector = context.jvm, "org.apache.spark.sql.connector.expressions."
     seven = jvm.class_(connector + "Expressions").literal(7)
-    column_and_value = jvm.array(connector + "Expression", [jvm.column("id"), seven])
+    column_and_value = jvm.array(connector + "Expression", [column_reference(jvm, "id"), seven])
     predicate = jvm.class_(connector + "filter.Predicate")("IN", column_and_value)
     scan.filter(jvm.array(connector + "filter.Predicate", [predicate]))
     filtered = scan.toBatch()

@@ -17,7 +17,7 @@ from forebay.client.table import Table
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from forebay.spark.reading import native_files
-from forebay.unionread.reading import LakeSnapshotSplit
+from forebay.unionread.splits import LakeSnapshotSplit
 from tests.every_run import every_run
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.spark.test_scan_metrics import FILES as LAKE_FILES

@@ -19,7 +19,8 @@ import forebay.spark
 from forebay.base.errors import InvalidRequest, Unavailable
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
-from forebay.spark import daemon
+from forebay.spark import daemon, derived_sessions
+from forebay.spark.jvm.gateway import Jvm
 from tests.patience import PATIENCE
 from tests.spark.tables import make_table, rows
 
@@ -113,12 +114,10 @@ def test_each_batch_of_a_stream_is_written_by_foreach_batch(
 def test_a_spark_that_cannot_load_the_class_is_warned(
     spark: Any, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from forebay.spark import derived_sessions
-
     def refuse(jvm: Any) -> Any:
         raise jvm.unknown_layout("class loader of catalogs", LookupError("none"))
 
-    monkeypatch.setattr(derived_sessions, "_openers", {})
+    monkeypatch.delitem(Jvm.of(spark)._cache, "catalog opener", raising=False)
     monkeypatch.setattr(derived_sessions, "loaded_class", refuse)
     forebay.spark.attach(spark, "alone", server.bootstrap_servers)
     assert "derives have no catalog alone" in caplog.text

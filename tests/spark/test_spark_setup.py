@@ -21,6 +21,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.jvm.gateway import Jvm
+from forebay.spark.jvm.session_state import install_catalog
 from forebay.spark.server_setup import write_setup
 from forebay.spark.sessions import configured
 from tests.patience import PATIENCE, until
@@ -39,7 +40,7 @@ SERVER_ENV = {
 
 
 def test_the_setup_is_a_jar_and_settings(spark: Any, tmp_path: Path) -> None:
-    written = write_setup(Jvm.of(spark), tmp_path / "conf", "shop", {"bootstrap.servers": "h:1", "password": "secret"})
+    written = write_setup(spark, tmp_path / "conf", "shop", {"bootstrap.servers": "h:1", "password": "secret"})
     lines = dict(line.split(" ", 1) for line in written.read_text().splitlines())
     assert lines["spark.sql.catalog.shop"] == "org.forebay.SparkCatalog"
     assert lines["spark.sql.catalog.shop.bootstrap.servers"] == "h:1"
@@ -53,7 +54,7 @@ def test_the_setup_is_a_jar_and_settings(spark: Any, tmp_path: Path) -> None:
         ({"user": " x"}, "user="),
     ):
         with pytest.raises(InvalidRequest, match=message):
-            write_setup(Jvm.of(spark), tmp_path / "other", "shop", settings)
+            write_setup(spark, tmp_path / "other", "shop", settings)
     assert not (tmp_path / "other").exists()
 
 
@@ -66,7 +67,7 @@ def test_settings_open_the_catalog_that_attach_does(
     for more in ({}, {"warehouse": str(tmp_path)}):
         derived = spark.newSession()
         catalog = configured(jvm, "by_settings", {**settings, **more})(derived._jsparkSession)
-        jvm.install_catalog(derived._jsparkSession, "by_settings", catalog)
+        install_catalog(jvm, derived._jsparkSession, "by_settings", catalog)
         assert derived.table(f"by_settings.{database}.t").count() == 3
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.base.errors import StorageFailure
 from forebay.client.connection import Connection
-from forebay.server.replica import BucketReplica
+from forebay.server.storage.replica import BucketReplica
 from forebay.spark.writing import live_deletes, live_write
 from tests.every_run import every_run
 from tests.spark.releases import SPARK, needs
@@ -449,7 +449,7 @@ def test_rows_that_are_replaced_are_updated_and_only_those_without_a_new_one_del
     if by != "driver":
         monkeypatch.setattr(live_deletes, "DRIVER_ROWS_MAX", 0)
     if by == "tasks without keys":
-        monkeypatch.setattr(live_write, "KEPT_KEYS_MAX", 0)
+        monkeypatch.setattr(live_write, "DRIVER_KEYS_MAX", 0)
     sql("INSERT INTO {db}.t REPLACE WHERE amount < 5 AND id > 1 SELECT id, 'new', 2 FROM range(4, 8)")
     assert [row[0] for row in sql(ALL)] == [0, 1, 4, 5, 6, 7]
     changes = "SELECT id, _change_type FROM {db}.`t$changelog` WHERE id > 1 ORDER BY id, _log_offset"

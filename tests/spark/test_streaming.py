@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.client.binlog import binlog as packed_binlog
 from forebay.client.connection import Connection
+from forebay.client.reading.binlog import binlog as packed_binlog
 from forebay.client.settings import make_settings
 from forebay.client.table import Table
 from forebay.spark.options import is_for_streams, stream_options

@@ -13,7 +13,7 @@ from forebay.base.errors import ForebayError, InvalidRequest, StorageFailure, Un
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.replica import BucketReplica
+from forebay.server.storage.replica import BucketReplica
 from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.workers import MESSAGE_COLUMN
 from forebay.spark.writing.live_deltas import DeltaFunction

@@ -19,7 +19,7 @@ from forebay.base.errors import NotFound, Unavailable
 from forebay.cli import tiering
 from forebay.cli.main import main
 from forebay.cli.tiering import _screen
-from forebay.client.cluster import ClusterClient
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.metadata.table import TablePath
 from forebay.tiering import base
 from forebay.tiering.report import RoundReport

@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Operation
 
 import forebay
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, Unavailable
-from forebay.client.table_snapshot import TableSnapshot
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import CommitterContext, LakeCommitter, LakeTieringFactory, LakeWriter, WriterContext
 from forebay.lakes.iceberg_tiering import current_table

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import ErrorCode, ForebayError
-from forebay.client.lake import TieringTable
+from forebay.client.admin.lake import TieringTable
 from forebay.client.table import Table
 from forebay.tiering.control import RoundControl
 from forebay.tiering.round import STEPS, plan_round, run_round, write_round

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, NotFound, Unavailable
-from forebay.client.lake import LakeTieringClient, TieringTable
+from forebay.client.admin.lake import LakeTieringClient, TieringTable
 from forebay.client.table import Table
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,

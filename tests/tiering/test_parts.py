@@ -13,7 +13,7 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound, Unavailable
-from forebay.client.lake import Heartbeat, TieringDone, TieringTable
+from forebay.client.admin.lake import Heartbeat, TieringDone, TieringTable
 from forebay.lake.offsets import BucketOffsets
 from forebay.lake.tiering import OFFSETS_PROPERTY, TABLE_PROPERTY, CommittedLakeSnapshot
 from forebay.metadata import types

@@ -10,8 +10,8 @@ import pytest
 
 import forebay.paimon
 from forebay.base.errors import Conflict, InvalidRequest
-from forebay.client.lake import LakeTieringClient
-from forebay.client.planning import LATEST, list_offsets
+from forebay.client.admin.lake import LakeTieringClient
+from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.metadata.table import TableBucket
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 

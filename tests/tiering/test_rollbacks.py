@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest
-from forebay.client.planning import EARLIEST, list_offsets
+from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.table import Table
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import load_table, opened
@@ -18,7 +18,7 @@ from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.format.snapshot import CommitKind
-from forebay.server import lake_snapshots
+from forebay.server.lake import lake_snapshots
 from forebay.testing.lake_rounds import in_order
 from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.tiering import base
@@ -429,11 +429,11 @@ def test_a_table_says_whether_the_lake_has_what_the_server_knows(any_lake: LakeC
     assert state().state == "not tiered"
     fill(table, 1)
     first = any_lake.tier(table).snapshot_id
-    assert (state().state, state().known, state().newest) == ("agreed", first, first)
+    assert (state().state, state().registered, state().newest) == ("agreed", first, first)
     fill(table, 2)
     second = any_lake.tier(table).snapshot_id
     undo(any_lake, table, first)
-    assert (state().state, state().known, state().newest) == ("rolled back", second, first)
+    assert (state().state, state().registered, state().newest) == ("rolled back", second, first)
     assert not state().needs_decision
     assert "nothing has to be done" in str(state())
     assert repair(any_lake.connection, table.path, lake=any_lake.lake).rows == 1
@@ -518,7 +518,7 @@ def test_a_rollback_is_undone_only_if_no_other_process_has_done_something_about_
 ) -> None:
     table = broken(iceberg_lake, False, monkeypatch, lost=4)
     given: Any = {"restore": True, "lake": iceberg_lake.lake}
-    look, others = repair_module._looked_at, iter([True])
+    look, others = repair_module._compare_with_lake, iter([True])
 
     def looked_at(*arguments: Any) -> Any:
         found = look(*arguments)
@@ -526,7 +526,7 @@ def test_a_rollback_is_undone_only_if_no_other_process_has_done_something_about_
             repair(iceberg_lake.connection, table.path, **given)
         return found
 
-    monkeypatch.setattr(repair_module, "_looked_at", looked_at)
+    monkeypatch.setattr(repair_module, "_compare_with_lake", looked_at)
     with pytest.raises(Conflict, match="has another newest tiering snapshot by now"):
         repair(iceberg_lake.connection, table.path, **given)
 

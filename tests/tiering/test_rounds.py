@@ -14,7 +14,7 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, Unavailable
-from forebay.client.lake import TieringTable
+from forebay.client.admin.lake import TieringTable
 from forebay.client.table import Table
 from forebay.lake.tiering import CommitterContext, LakeCommitter
 from forebay.metadata.table import TableBucket

@@ -13,8 +13,8 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound
+from forebay.client.admin.lake import Heartbeat
 from forebay.client.connection import Connection
-from forebay.client.lake import Heartbeat
 from forebay.client.table import Table
 from forebay.metadata.table import TablePath
 from forebay.testing.memory_lake import MemoryLakeStorage

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.metadata.table import is_added_lake_format
+from forebay.metadata.table_options import is_added_lake_format
 from forebay.server.embedded import EmbeddedServer
 from forebay.testing.memory_lake import forget_lake
 from forebay.tiering.now import tier_now

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import InvalidRequest
 from forebay.client.table import Table
-from forebay.codec.rows import primary_key_encoder
+from forebay.codec.rows.keys import primary_key_encoder
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor
 from forebay.metadata.types import DataType

@@ -20,7 +20,8 @@ from forebay.lakes.paimon_source import PaimonLakeSource
 from forebay.metadata.table import TableDescriptor
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.io.local import LocalFileIO
-from forebay.unionread.planning import LAKES_KEPT, lake_of, plan_union
+from forebay.unionread.open_lakes import LAKES_KEPT, lake_of
+from forebay.unionread.planning import plan_union
 from tests.unionread.world import ICEBERG, PAIMON, World, compact, world
 
 COLUMNS = {"id": "INT", "v": "STRING"}

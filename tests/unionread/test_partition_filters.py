@@ -9,6 +9,7 @@ import pytest
 
 from forebay import col
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.client.views import RowView
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, PartitionInfo, Schema, TableDescriptor, TableInfo, TablePath
@@ -47,30 +48,30 @@ ALL = [(day, place) for day in ("2024-01-01", "2024-01-02") for place in ("x", "
 def test_partitions_are_covered_that_were_chosen_and_may_match(
     selectors: Any, predicate: Predicate | None, covered: list[tuple[str, str]]
 ) -> None:
-    found = PartitionFilter(DAYS, selectors, predicate)
+    found = PartitionFilter(RowView(DAYS, (), predicate), selectors)
     assert [values for values in ALL if found.covers(values)] == covered
     assert found.covers(())
 
 
 def test_a_filter_on_dates_rules_partitions_out() -> None:
-    found = PartitionFilter(DAYS, None, col("day") > dt.date(2024, 1, 1))
+    found = PartitionFilter(RowView(DAYS, (), col("day") > dt.date(2024, 1, 1)), None)
     assert [values for values in ALL if found.covers(values)] == ALL[2:]
 
 
 @pytest.mark.parametrize(("text", "covered"), [("7", False), ("8", True), ("007", True), ("seven", True)])
 def test_a_text_that_is_not_the_one_of_its_value_is_read(text: str, covered: bool) -> None:
-    found = PartitionFilter(info(n=types.int_().not_null()), None, col("n") == 8)
+    found = PartitionFilter(RowView(info(n=types.int_().not_null()), (), col("n") == 8), None)
     assert found.covers((text,)) is covered
 
 
 def test_selectors_that_name_no_partition_key_are_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"is partitioned by \['day', 'place'\], not by \['hour'\]") as refused:
-        PartitionFilter(DAYS, {"hour": "1", "day": "2024-01-01"}, None)
+        PartitionFilter(RowView(DAYS), {"hour": "1", "day": "2024-01-01"})
     assert refused.value.code == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION
     with pytest.raises(InvalidRequest, match=r"table db\.t is not partitioned") as refused:
-        PartitionFilter(info(), "a", None)
+        PartitionFilter(RowView(info()), "a")
     assert refused.value.code == ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION
-    whole = PartitionFilter(info(), None, col("v") == 1)
+    whole = PartitionFilter(RowView(info(), (), col("v") == 1), None)
     assert (whole.covers(()), whole.predicate) == (True, None)
 
 

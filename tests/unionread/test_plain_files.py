@@ -19,7 +19,7 @@ from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.overridden import MarkBucket, local_path
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.unionread.world import MEMORY, PAIMON, World
 
 KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

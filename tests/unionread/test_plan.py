@@ -8,20 +8,15 @@ import pytest
 
 from forebay import col
 from forebay.client.settings import Settings
+from forebay.client.views import RowView
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate, predicate_text
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.plan import PlanFacts, UnionPlan
-from forebay.unionread.reading import (
-    KvSnapshotSplit,
-    LakeSnapshotAndLogSplit,
-    LakeSnapshotSplit,
-    LogSplit,
-    UnionReader,
-    UnionSplit,
-)
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
 
 COLUMNS = (Column("p", types.string().not_null()), Column("k", types.int_().not_null()), Column("v", types.int_()))
 TIERED = {"table.datalake.enabled": "true"}
@@ -58,7 +53,7 @@ def plan(
     descriptor = TableDescriptor(schema, parts, ("k",), 4, properties=TIERED if tiered else {})
     info = TableInfo(TablePath("db", "t"), 1, 1, descriptor)
     side = None if accepted is None else LakeSide(cast("LakeSource", None), COLUMNS, accepted)
-    reader = UnionReader(cast("Settings", None), info, columns, predicate, limit, side)
+    reader = UnionReader(cast("Settings", None), RowView(info, columns, predicate), limit, side)
     return UnionPlan(reader, splits, {}, facts or PlanFacts()).explain().splitlines()
 
 

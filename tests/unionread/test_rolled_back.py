@@ -10,7 +10,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, NotFound
 from forebay.client.table import Table
-from forebay.unionread import planning, streaming
+from forebay.unionread import open_lakes, planning, streaming
 from forebay.unionread.streaming import FullRead, StreamOffset, lake_pieces, lake_snapshot_to_begin_with
 from tests.lake.rolling_back import disturb, undo
 from tests.unionread.world import ICEBERG, MEMORY, PAIMON, World, bag, replayed, world
@@ -30,7 +30,7 @@ def every(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def lake(every: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A world whose tables name its lake as theirs."""
-    monkeypatch.setattr(planning, "create_lake_storage", lambda _format, _options: every.storage)
+    monkeypatch.setattr(open_lakes, "create_lake_storage", lambda _format, _options: every.storage)
     return every
 
 

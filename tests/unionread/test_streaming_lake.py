@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import forebay.unionread.planning as planning
+import forebay.unionread.open_lakes as open_lakes
 import forebay.unionread.streaming as streaming_lake
 from forebay import col
 from forebay.base.errors import ErrorCode, NotFound
@@ -27,7 +27,7 @@ COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.str
 @pytest.fixture
 def lake(memory: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A world whose tables name the lake in memory as theirs."""
-    monkeypatch.setattr(planning, "create_lake_storage", lambda _format, options: MemoryLakeStorage(options))
+    monkeypatch.setattr(open_lakes, "create_lake_storage", lambda _format, options: MemoryLakeStorage(options))
     return memory
 
 

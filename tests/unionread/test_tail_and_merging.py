@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InternalError
-from forebay.codec.arrow_types import storage_schema, user_schema
-from forebay.codec.rows import primary_key_encoder
+from forebay.codec.arrow.arrow_types import storage_schema, user_schema
+from forebay.codec.rows.keys import primary_key_encoder
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import CommitterContext, WriterContext
 from forebay.metadata import types
@@ -23,11 +23,11 @@ from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from forebay.testing.memory_lake_source import MemorySplit
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.merging import merge_sorted, override
-from forebay.unionread.reading import LakeSnapshotSplit, SplitCodec
+from forebay.unionread.splits import LakeSnapshotSplit, SplitCodec
 from forebay.unionread.tail import Tail, TailFolder, check_read_to_the_end
 
 if TYPE_CHECKING:
-    from forebay.client.log_reader import LogReader
+    from forebay.client.reading.log_reader import LogReader
 
 COLUMNS = (Column("k", types.string().not_null()), Column("v", types.int_()))
 INFO = TableInfo(

@@ -11,7 +11,7 @@ import pytest
 from forebay import col
 from forebay.base.errors import InvalidRequest
 from forebay.client.table import Table
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LogSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.time_range import plan_time_range
 from tests.unionread.world import World, bag
 

@@ -9,7 +9,7 @@ import pytest
 
 from forebay import col
 from forebay.tiering.now import tier_now
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LogSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
 from tests.unionread.world import MEMORY, World, bag, replayed
 
 SCHEMA = pa.schema(

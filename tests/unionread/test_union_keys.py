@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pytest
 
 from forebay import col
-from forebay.client.planning import list_offsets
+from forebay.client.cluster.offsets import list_offsets
 from forebay.client.table import Table
 from forebay.testing.memory_lake import MemoryLakeStorage
-from forebay.unionread.reading import KeyLookupSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit
+from forebay.unionread.splits import KeyLookupSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.unionread.world import World, bag
 
 ID = pa.field("id", pa.int64(), nullable=False)

@@ -10,7 +10,7 @@ import pytest
 
 from forebay import col
 from forebay.base.errors import InvalidRequest
-from forebay.client.cluster import ClusterClient
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.table import Table
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import opened
@@ -20,7 +20,7 @@ from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.protocol.api import ApiKey, ServerNode
 from forebay.testing.memory_lake import MemoryLakeStorage
-from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotSplit
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotSplit
 from tests.every_run import every_run
 from tests.paimon.lake import put
 from tests.unionread.world import World, bag, replayed

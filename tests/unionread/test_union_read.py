@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from forebay import col
-from forebay.client.live_scan import bucket_scan
+from forebay.client.reading.live_source import bucket_scan
 from forebay.metadata.table import TableBucket
-from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 from tests.unionread.world import ICEBERG, World, bag, replayed
 
 KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("amount", pa.float64())])

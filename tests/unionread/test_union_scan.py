@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import forebay.unionread.open_lakes as open_lakes
 import forebay.unionread.planning as planning
 import forebay.unionread.scan as scan_module
 from forebay import col
@@ -18,14 +19,8 @@ from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.testing.memory_lake import MemoryLakeStorage, expire_all_but_the_newest
-from forebay.unionread.reading import (
-    KvSnapshotSplit,
-    LakeSnapshotAndLogSplit,
-    LakeSnapshotSplit,
-    LogSplit,
-    SplitCodec,
-)
 from forebay.unionread.scan import UnionRowReader
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, SplitCodec
 from tests.paimon.lake import at_ms
 from tests.unionread.world import ICEBERG, World, bag, compact, replayed
 
@@ -39,7 +34,7 @@ def rows(*ids: int, name: str = "a") -> list[dict[str, Any]]:
 @pytest.fixture
 def lake(memory: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A world whose tables name the lake in memory as theirs."""
-    monkeypatch.setattr(planning, "create_lake_storage", lambda _format, options: MemoryLakeStorage(options))
+    monkeypatch.setattr(open_lakes, "create_lake_storage", lambda _format, options: MemoryLakeStorage(options))
     return memory
 
 
@@ -54,7 +49,7 @@ def tiered(world: World, **options: Any) -> Table:
 
 def test_a_union_scan_finds_the_lake_that_the_table_names(both: World, monkeypatch: pytest.MonkeyPatch) -> None:
     if isinstance(both.storage, MemoryLakeStorage):
-        monkeypatch.setattr(planning, "create_lake_storage", lambda _format, options: MemoryLakeStorage(options))
+        monkeypatch.setattr(open_lakes, "create_lake_storage", lambda _format, options: MemoryLakeStorage(options))
     table = tiered(both, buckets=2)
     scan = table.scan(source="union")
     parts = scan.plan()

@@ -21,15 +21,16 @@ import pytest
 
 import forebay
 from forebay.base.errors import NotFound
+from forebay.client.admin.lake import LakeTieringClient
 from forebay.client.connection import Connection
-from forebay.client.lake import LakeTieringClient
 from forebay.client.table import Table
 from forebay.client.views import RowView
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.cast import conform_array
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.casting.conform import conform_array
 from forebay.codec.filters import bind, filter_rows
+from forebay.lake.formats import create_lake_storage
 from forebay.lake.records import ChangeRows
-from forebay.lake.storage import LakeStorage, create_lake_storage
+from forebay.lake.storage import LakeStorage
 from forebay.lake.tiering import CommitterContext, WriterContext
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.paimon import PaimonLakeStorage

@@ -18,10 +18,10 @@ import pytest
 import forebay
 from forebay.base.errors import Conflict, CorruptData, NotFound
 from forebay.cli.main import main
-from forebay.codec.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
-from forebay.log.log_ends import KnownEnd, KnownLog
+from forebay.log.log_ends import LogEndEvidence, StoredMarks
 from forebay.testing.server import EmbeddedServer
 from forebay.verify import repair_directory, verify_directory, verify_server
 from forebay.verify.log_repair import LogRepair
@@ -239,7 +239,7 @@ def test_a_repair_fills_no_segment_beyond_its_limit() -> None:
     fs = faulty_fs()
     fs.make_directories(FOLDER)
     with pytest.raises(CorruptData, match="too much is lost to go on without it"):
-        LogRepair(fs, FOLDER, KnownLog(False, 1 << 40), is_append_only=True)
+        LogRepair(fs, FOLDER, LogEndEvidence(False, 1 << 40), is_append_only=True)
 
 
 def test_a_lost_insert_of_a_row_that_was_updated_later_counts_its_row(data: Path) -> None:
@@ -324,11 +324,11 @@ def test_damage_in_several_segments_and_a_missing_one_are_repaired_in_one_go() -
     fs.remove(names.log_file(FOLDER, bases[1]))
     last = names.log_file(FOLDER, bases[-1])
     fs.set_content(last, fs.content(last)[:-5])
-    repair = LogRepair(fs, FOLDER, KnownLog(False, 20, KnownEnd(20, 60)), is_append_only=True)
+    repair = LogRepair(fs, FOLDER, LogEndEvidence(False, 20, StoredMarks(20, 60)), is_append_only=True)
     assert [loss.offsets for loss in repair.losses] == [range(2), range(bases[1], bases[2]), range(58, 60)]
     repair.keep_damaged()
     repair.rewrite()
-    after = open_log(fs.kill(), 20, known_end=KnownEnd(20, 60))
+    after = open_log(fs.kill(), 20, known_end=StoredMarks(20, 60))
     headers = [header for header, _ in after.iterate_batches(0)]
     lost = [*range(2), *range(bases[1], bases[2]), 58, 59]
     assert [header.base_offset for header in headers if header.record_count == 0] == lost
@@ -350,7 +350,7 @@ def test_first_segments_that_are_lost_are_told_and_become_empty_batches(expired:
     fs = fs.kill()
     for base in bases[:2]:
         fs.remove(names.log_file(FOLDER, base))
-    known = KnownLog(False, 60)
+    known = LogEndEvidence(False, 60)
     report = Report()
     check_log(fs, FOLDER, known, report, no_steps)
     told = f"begins at offset {bases[2]}, and should at {bases[0]}: offsets {bases[0]} to {bases[2] - 1} are lost"

@@ -21,7 +21,7 @@ from forebay.cli.main import main
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineState
 from forebay.kv.engines import ENGINE_PROPERTY
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.log.checkpoints import OffsetCheckpoint
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from forebay.testing.server import EmbeddedServer

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from forebay.codec.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.log.tablet import LogTablet
-from forebay.testing.faulty_fs import FaultyFileSystem
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import Report
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import FOLDER, SMALL, faulty_fs, filled_log, make_batch
 
 END = 60
@@ -31,7 +31,7 @@ def fs() -> FaultyFileSystem:
 
 def checked(fs: FaultyFileSystem, recovery_point: int | None = END, clean: bool = True) -> tuple[LogImage, Report]:
     report = Report()
-    return check_log(fs, FOLDER, KnownLog(clean, recovery_point), report, lambda *_: None), report
+    return check_log(fs, FOLDER, LogEndEvidence(clean, recovery_point), report, lambda *_: None), report
 
 
 def segments(fs: FaultyFileSystem) -> list[str]:
@@ -196,7 +196,7 @@ def test_no_file_of_a_log_stays_open(tmp_path: Path) -> None:
     for damaged in (False, True):
         if damaged:
             (tmp_path / "log-0" / f"{0:020d}.log").write_bytes(b"torn")
-        image = check_log(local, f"{tmp_path}/log-0", KnownLog(True, None), Report(), lambda *_: None)
+        image = check_log(local, f"{tmp_path}/log-0", LogEndEvidence(True, None), Report(), lambda *_: None)
         assert len(list(image.batches(0, 10))) == (0 if damaged else 5)
         assert len(os.listdir("/proc/self/fd")) == before
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import forebay.unionread.planning as planning
+import forebay.unionread.open_lakes as open_lakes
 from forebay.base.errors import CorruptData, NotFound, OutcomeUnknown, UnsupportedOperation
 from forebay.client.table import Table
 from forebay.verify import Report, running, verify_server
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeCluster]:
 @pytest.fixture(autouse=True)
 def lake_of_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Union reads find the lake in memory."""
-    monkeypatch.setattr(planning, "create_lake_storage", memory_storage)
+    monkeypatch.setattr(open_lakes, "create_lake_storage", memory_storage)
 
 
 def rows(*keys: int, value: str = "old") -> list[dict[str, Any]]:
@@ -217,7 +217,7 @@ def test_a_lake_snapshot_that_holds_more_than_the_log_has_is_a_fault(
     gone = bucket._replace(partition_id=77)
     for offset in (RECORDS, RECORDS + 1):
         monkeypatch.setattr(
-            running, "newest_known", lambda *_, o=offset: replace(known, log_offsets={bucket: o, gone: 99})
+            running, "newest_lake_snapshot", lambda *_, o=offset: replace(known, log_offsets={bucket: o, gone: 99})
         )
         report = verified(keyed)
         text = f"lake snapshot {known.snapshot_id} holds the log up to offset 11, and it ends at 10"

@@ -9,7 +9,7 @@ import pytest
 import forebay
 from forebay.base.errors import CorruptData, OutcomeUnknown, StorageFailure
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.stages import StagedBatch, StageFiles
+from forebay.server.transactions.stages import StagedBatch, StageFiles
 from forebay.verify import verify_directory
 
 

@@ -22,10 +22,9 @@ from forebay.base.errors import CorruptData
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineState
 from forebay.kv.file_checksums import list_files
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.lmdb_file import DATA_FILE, LmdbFile
-from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_file import DATA_FILE, LmdbFile
 from forebay.kv.tablet import ChangelogCodec
 from forebay.log.recovery import note_start
 from forebay.metadata import types
@@ -36,10 +35,9 @@ from forebay.verify import Report, states, verify_directory
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 SETTINGS = {"log.segment.file-size": "2kb", "log.index.interval-size": "500b", "kv.checkpoint.records": "100"}
 ROWS, BATCH = 1000, 100
-ENGINES: dict[str, Callable[[Path], HlogEngine | LmdbEngine | RocksDbEngine]] = {
+ENGINES: dict[str, Callable[[Path], HlogEngine | LmdbEngine]] = {
     "hlog": HlogEngine,
     "lmdb": LmdbEngine,
-    "rocksdb": RocksDbEngine,
 }
 
 
@@ -152,7 +150,7 @@ def test_a_flipped_bit_in_a_file_of_hlog_is_a_fault(pattern: str, place: int, tm
         assert "is damaged: " in " ".join(fault.message for fault in checked(data).faults)
 
 
-@pytest.mark.parametrize("engine", ["hlog", "rocksdb"])
+@pytest.mark.parametrize("engine", ["hlog", "lmdb"])
 def test_the_checkpoint_of_any_engine_is_the_beginning_of_a_fold(engine: str, tmp_path: Path) -> None:
     data = make(tmp_path / "data", engine).folder
     assert checked(data).findings == []
@@ -166,23 +164,21 @@ def test_the_checkpoint_of_any_engine_is_the_beginning_of_a_fold(engine: str, tm
     assert "the key 6e6f2073756368206b6579 is not in the changelog" in fault.message
 
 
-@pytest.mark.parametrize("engine", ["lmdb", "rocksdb"])
-def test_a_state_is_compared_with_the_count_and_the_digest_of_its_rows(tmp_path: Path, engine: str) -> None:
-    data = make(tmp_path / "data", engine).folder
+def test_a_state_is_compared_with_the_count_and_the_digest_of_its_rows(data: Path) -> None:
     kv = kv_of(data)
     (kv / "trust").write_text("in use\nthe same\n")
-    with closing(ENGINES[engine](kv / "db")) as opened:
+    with closing(LmdbEngine(kv / "db")) as opened:
         whole = opened.state
     assert (whole.row_count, whole.digest is None) == (ROWS, False)
     for wrong, words in (
         ({"row_count": -1}, None),
-        ({"row_count": 0}, "it has 1000 rows and (says|should have) 0"),
-        ({"row_count": ROWS - 1}, "it has 1000 rows and (says|should have) 999"),
-        ({"digest": (whole.digest or 0) ^ 1}, "its rows (have the digest|do not match the digest of the writes)"),
+        ({"row_count": 0}, "it has 1000 rows and should have 0"),
+        ({"row_count": ROWS - 1}, "it has 1000 rows and should have 999"),
+        ({"digest": (whole.digest or 0) ^ 1}, "its rows have the digest"),
         ({"digest": None}, None),
         ({}, None),
     ):
-        with closing(ENGINES[engine](kv / "db")) as opened:
+        with closing(LmdbEngine(kv / "db")) as opened:
             opened.apply({}, replace(whole, **wrong))
         faults = checked(data).faults
         assert len(faults) == (words is not None), (wrong, faults)
@@ -241,24 +237,6 @@ def test_changes_that_cannot_be_folded_are_a_fault_of_the_log(data: Path, monkey
     monkeypatch.setattr(ChangelogCodec, "replay", damaged)
     log = str(segments(data)[0].parent)
     assert [(f.place, f.message) for f in checked(data).faults] == [(log, "a change without a key")]
-
-
-def test_each_of_several_damaged_states_of_rocksdb_is_a_fault_of_its_own(tmp_path: Path) -> None:
-    settings = {"kv.engine": "rocksdb"}
-    with (
-        EmbeddedServer(tmp_path / "data", settings=settings) as server,
-        forebay.connect(server.bootstrap_servers) as connection,
-    ):
-        connection.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=2)
-        connection.table("fluss.keys").upsert(pa.table({"k": range(20), "v": ["a"] * 20}))
-    folders = sorted((tmp_path / "data").glob("fluss/keys-*/kv-*"))
-    for folder in folders:
-        (folder / "trust").write_text("in use\nthe same\n")
-        (manifest,) = (folder / "db").glob("MANIFEST-*")
-        manifest.write_bytes(b"not a manifest")
-    faults = checked(tmp_path / "data").faults
-    assert [fault.place for fault in faults] == [str(folder / "db") for folder in folders]
-    assert all(fault.place in fault.message for fault in faults)
 
 
 def test_a_state_is_not_measured_by_a_damaged_log(data: Path) -> None:

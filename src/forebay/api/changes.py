@@ -21,6 +21,9 @@ CHANGE_TYPE_COLUMN = "_change_type"
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = CHANGE_TYPES = ("insert", "update_before", "update_after", "delete")
 """The values of that column, in the order of the row kinds +I, -U, +U, -D."""
 
+LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN, BUCKET_COLUMN = "_log_offset", "_commit_timestamp", "__bucket"
+"""The columns with the place of a change of a live table: its log offset, its time in the log, its bucket."""
+
 BEFORE, AFTER, UPDATE = "before", "after", "update"
 """The columns of a binlog with the rows before and after a change, and its change type for an update."""
 
@@ -82,14 +85,16 @@ def _require(there: bool) -> None:
 def change_numbers(column: pa.Array, before: int = 0, name: str = CHANGE_TYPE_COLUMN) -> npt.NDArray[np.int8]:
     """The indexes in `CHANGE_TYPES` of texts, in any of the three spellings. `before`: the rows in earlier batches."""
     try:
-        found = pc.index_in(column.cast(pa.string()), value_set=pa.array(CHANGE_TYPES + ROW_KINDS + SPARK_CHANGE_TYPES))
+        indexes = pc.index_in(
+            column.cast(pa.string()), value_set=pa.array(CHANGE_TYPES + ROW_KINDS + SPARK_CHANGE_TYPES)
+        )
     except pa.ArrowException as e:
         raise InvalidRequest(f"column '{name}' is {column.type}; its values are texts") from e
-    if found.null_count:
-        row = pc.index(pc.is_null(found), True).as_py()
+    if indexes.null_count:
+        row = pc.index(pc.is_null(indexes), True).as_py()
         raise InvalidRequest(
             f"row {before + row} has {name}={column[row].as_py()!r}, which is none of "
             f"{', '.join(CHANGE_TYPES)} ({', '.join(ROW_KINDS)}; {', '.join(SPARK_CHANGE_TYPES[1:3])})"
         )
-    numbers: npt.NDArray[np.int8] = (found.to_numpy(zero_copy_only=False) % len(CHANGE_TYPES)).astype(np.int8)
+    numbers: npt.NDArray[np.int8] = (indexes.to_numpy(zero_copy_only=False) % len(CHANGE_TYPES)).astype(np.int8)
     return numbers

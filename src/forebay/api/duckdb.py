@@ -52,12 +52,12 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is not typed
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> _Scanner:  # noqa: A002
         predicate, is_all = (None, True) if filter is None else implied_by(filter)
-        wanted = list(self.schema.names if columns is None else columns)
+        names = list(self.schema.names if columns is None else columns)
         try:
-            found = self.scan.narrowed(wanted if is_all else None, predicate)
+            scan = self.scan.narrowed(names if is_all else None, predicate)
         except InvalidRequest:  # of a column that has no filters
-            found, is_all = self.scan.narrowed(None, None), False
-        return _Scanner(self, found, wanted, None if is_all else filter)
+            scan, is_all = self.scan.narrowed(None, None), False
+        return _Scanner(self, scan, names, None if is_all else filter)
 
 
 class _Scanner:

@@ -52,19 +52,19 @@ _MIRRORED = {
 """The same comparison with its sides swapped."""
 
 
-def as_predicate(given: Any, schema: pa.Schema) -> Predicate | None:
-    """`given` as a predicate on rows of `schema`; None for None.
+def as_predicate(condition: Any, schema: pa.Schema) -> Predicate | None:
+    """`condition` as a predicate on rows of `schema`; None for None.
 
     Raises `InvalidRequest` for anything else, naming the part that is not supported.
     """
-    if given is None or isinstance(given, Predicate):
-        return given
-    if isinstance(given, str):
-        return _Sql(given, schema).predicate()
-    if isinstance(given, pc.Expression):
-        return _Serialized(given).predicate()
+    if condition is None or isinstance(condition, Predicate):
+        return condition
+    if isinstance(condition, str):
+        return _Sql(condition, schema).predicate()
+    if isinstance(condition, pc.Expression):
+        return _Serialized(condition).predicate()
     raise InvalidRequest(
-        f"filter={given!r} is not a filter: write forebay.col('amount') > 5, SQL text such as \"amount > 5\", or a "
+        f"filter={condition!r} is not a filter: write forebay.col('amount') > 5, SQL text such as \"amount > 5\", or a "
         "pyarrow expression"
     )
 
@@ -231,8 +231,8 @@ class _Sql:
             (True, False): LeafFunction.ENDS_WITH,
             (True, True): LeafFunction.CONTAINS,
         }[starts, ends]
-        found = Leaf(function, name, (part,))
-        return negated(found) if node.args.get("negate") else found
+        leaf = Leaf(function, name, (part,))
+        return negated(leaf) if node.args.get("negate") else leaf
 
     def _refused(self, node: Any) -> InvalidRequest:
         return InvalidRequest(
@@ -265,7 +265,7 @@ def _value(text: str, t: pa.DataType, column: str) -> Any:
             return pa.scalar(text).cast(pa.timestamp(t.unit)).cast(t).as_py()  # without an offset: UTC
         return bytes.fromhex(text) if _is_binary(t) else pa.scalar(text).cast(t).as_py()
     except (pa.ArrowException, ValueError) as e:
-        from forebay.codec.arrow_types import sql_fault, sql_name
+        from forebay.codec.arrow.arrow_types import sql_fault, sql_name
 
         fault = sql_fault(e, t)
         raise InvalidRequest(f"filter: column '{column}' is {sql_name(t)}, and {text!r} is not: {fault}") from e
@@ -378,14 +378,14 @@ class _Serialized:
 
     def _unless_null(self, condition: _Node, then: _Node, otherwise: _Node) -> Predicate:
         """`if_else(is_valid(a), a IN (...), null)`, as DuckDB writes it: a leaf is null for a null anyway."""
-        found, tested = self._predicate(then), self._predicate(condition)
+        predicate, tested = self._predicate(then), self._predicate(condition)
         if (
-            isinstance(found, Leaf)
-            and tested == Leaf(LeafFunction.IS_NOT_NULL, found.column)
+            isinstance(predicate, Leaf)
+            and tested == Leaf(LeafFunction.IS_NOT_NULL, predicate.column)
             and otherwise.kind == "literal"
             and otherwise.value is None
         ):
-            return found
+            return predicate
         raise self._refused("if_else(...)")
 
     def _comparison(self, function: LeafFunction, left: _Node, right: _Node) -> Leaf:
@@ -402,10 +402,10 @@ class _Serialized:
 
     def _is_in(self, column: str, options: dict[str, Any]) -> Predicate:
         values = [python_value(value) for value in options["value_set"].values]
-        found: Predicate = Leaf(LeafFunction.IN, column, tuple(v for v in values if v is not None))
+        predicate: Predicate = Leaf(LeafFunction.IN, column, tuple(v for v in values if v is not None))
         if None in values and options["null_matching_behavior"].as_py() == _MATCHES_NULL:
-            found = found | Leaf(LeafFunction.IS_NULL, column)
-        return found
+            predicate = predicate | Leaf(LeafFunction.IS_NULL, column)
+        return predicate
 
     def _refused(self, what: str) -> InvalidRequest:
         return InvalidRequest(

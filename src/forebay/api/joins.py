@@ -48,12 +48,12 @@ class KeyJoin:
         keys = left.select(list(names)).rename_columns(list(primary_key))
         return cls(left, keys, added, how == "inner")
 
-    def rows(self, found: pa.Table, place: pa.Array) -> pa.Table:
-        """The joined rows. `place` has the position in `found` of the row that belongs to each key; null for none."""
+    def rows(self, matches: pa.Table, place: pa.Array) -> pa.Table:
+        """The joined rows. `place` has the position in `matches` of the row that belongs to each key; null for none."""
         joined = self.left
         if self.inner:
             joined, place = joined.filter(place.is_valid()), place.drop_null()
-        right = found.select(list(self.added)).take(place)
+        right = matches.select(list(self.added)).take(place)
         for name in self.added:
             joined = joined.append_column(pa.field(name, right.schema.field(name).type), right.column(name))
         return joined

@@ -277,11 +277,11 @@ class KeptScan(Scan):
     def __init__(self, source: Scan, request: ScanRequest | None = None, rows: list[pa.Table] | None = None) -> None:
         super().__init__(request or ScanRequest())
         self._source = source
-        self._kept: list[pa.Table] = [] if rows is None else rows
+        self._cached_rows: list[pa.Table] = [] if rows is None else rows
         predicate, schema = self._request.predicate, source.schema
         self._bound: Any = None
         if predicate is not None:
-            from forebay.codec.arrow_types import from_arrow_schema
+            from forebay.codec.arrow.arrow_types import from_arrow_schema
             from forebay.codec.filters import bind
 
             self._bound = bind(predicate, from_arrow_schema(schema).columns)
@@ -293,9 +293,9 @@ class KeptScan(Scan):
         return self._schema
 
     def reader(self) -> RowReader:
-        if not self._kept:
-            self._kept.append(self._source.to_arrow())
-        rows = self._kept[0]
+        if not self._cached_rows:
+            self._cached_rows.append(self._source.to_arrow())
+        rows = self._cached_rows[0]
         if self._bound is not None:
             from forebay.codec.filters import filter_rows
 
@@ -317,10 +317,22 @@ class KeptScan(Scan):
         return self.reader()
 
     def _with(self, request: ScanRequest) -> Self:
-        return type(self)(self._source, request, self._kept)
+        return type(self)(self._source, request, self._cached_rows)
 
     def _described(self) -> str:
         return self._source._described()
+
+
+class BatchRowReader(RowReader):
+    """A reader of batches that an iterator yields, for scans of other sources."""
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int | None) -> None:
+        super().__init__(schema, limit)
+        self._source = batches
+
+    def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
+        for batch in self._source:
+            yield None, batch
 
 
 class _KeptReader(RowReader):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from forebay.api.data import ArrowData, ArrowSchema
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import from_arrow_schema, from_arrow_type
+from forebay.codec.arrow.arrow_types import from_arrow_schema, from_arrow_type
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.type_text import parse_type
 from forebay.metadata.types import DataType
@@ -38,20 +38,20 @@ def columns_of(schema: SchemaLike) -> list[Column]:
     return [_column(item) for item in schema]
 
 
-def type_of(given: Any, column: str) -> DataType:
-    """The data type for `given`. Raises `InvalidRequest`, which names the column."""
-    if isinstance(given, DataType):
-        return given
+def type_of(value: Any, column: str) -> DataType:
+    """The data type for `value`. Raises `InvalidRequest`, which names the column."""
+    if isinstance(value, DataType):
+        return value
     try:
-        if isinstance(given, pa.DataType):
-            return from_arrow_type(given)
-        if isinstance(given, str):
-            return parse_type(given)
+        if isinstance(value, pa.DataType):
+            return from_arrow_type(value)
+        if isinstance(value, str):
+            return parse_type(value)
     except InvalidRequest as e:
         raise InvalidRequest(f"column '{column}': {e.message}") from e
-    shown = given.__name__ if isinstance(given, type) else repr(given)
+    label = value.__name__ if isinstance(value, type) else repr(value)
     raise InvalidRequest(
-        f"column '{column}': {shown} is not a data type; write text such as 'BIGINT', a pyarrow type such as "
+        f"column '{column}': {label} is not a data type; write text such as 'BIGINT', a pyarrow type such as "
         "pyarrow.int64(), or one of forebay.types such as types.bigint()"
     )
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import sql_fault, sql_name
+from forebay.codec.arrow.arrow_types import sql_fault, sql_name
 
 
 def typed_values(table: str, column: str, data_type: pa.DataType, texts: Sequence[str]) -> pa.Array:
@@ -65,14 +65,14 @@ def keys_of(table: str, schema: pa.Schema, names: Sequence[str], texts: Sequence
     columns: dict[str, list[str]] = {name: [] for name in names}
     for text in texts:
         if isinstance(text, Mapping):
-            given = dict(text)
+            values = dict(text)
         elif len(names) == 1 and "=" not in text:
-            given = {names[0]: text}
+            values = {names[0]: text}
         else:
-            given = dict(_pairs(text, names))
-        if set(given) != set(names):
+            values = dict(_pairs(text, names))
+        if set(values) != set(names):
             raise InvalidRequest(f"key {text!r} of {table} must give {', '.join(f'{name}=...' for name in names)}")
-        for name, value in given.items():
+        for name, value in values.items():
             columns[name].append(value)
     return pa.table({name: typed_values(table, name, schema.field(name).type, columns[name]) for name in names})
 

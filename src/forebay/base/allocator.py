@@ -62,14 +62,14 @@ def give_back_when_idle(seconds: float = KEPT_SECONDS) -> None:
 def _give_back(seconds: float) -> None:
     import time
 
-    seen = given = 0
+    last_count = released_count = 0
     while True:
         time.sleep(seconds)
         import pyarrow as pa  # which commands that do not read need not load before
 
         pool = pa.default_memory_pool()
-        if pool.num_allocations() == seen != given:
+        if pool.num_allocations() == last_count != released_count:
             pa.allocate_buffer(1)  # mimalloc does nothing for a thread that has not allocated
             pool.release_unused()
-            given = pool.num_allocations()
-        seen = pool.num_allocations()
+            released_count = pool.num_allocations()
+        last_count = pool.num_allocations()

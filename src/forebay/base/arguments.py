@@ -19,11 +19,11 @@ def one_or_more_names(names: Iterable[str] | str, what: str) -> tuple[str, ...]:
     """`names` as a tuple; a single string is one name. Raises `InvalidRequest` for values that are not names."""
     if isinstance(names, str):
         return (names,)
-    found = tuple(names) if isinstance(names, Iterable) else (names,)
-    for name in found:
+    values = tuple(names) if isinstance(names, Iterable) else (names,)
+    for name in values:
         if not isinstance(name, str):
             raise InvalidRequest(f"{what}={names!r}: {name!r} is not a name")
-    return found
+    return values
 
 
 def whole_number(value: object, what: str) -> int:
@@ -33,8 +33,8 @@ def whole_number(value: object, what: str) -> int:
     return value
 
 
-def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """Return a suggestion to append to an error message about `name`; empty if none of `known` resembles it."""
-    by_lower = {one.lower(): one for one in known}
+def did_you_mean(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
+    """Return a suggestion to append to an error message about `name`; empty if none of `names` resembles it."""
+    by_lower = {one.lower(): one for one in names}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=likeness)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""

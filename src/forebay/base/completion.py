@@ -13,11 +13,11 @@ def hides(*names: str) -> Callable[[C], C]:
 
     hidden = set(names)
 
-    def shown(self: object) -> Iterable[str]:
+    def visible_names(self: object) -> Iterable[str]:
         return {*dir(type(self)), *vars(self)} - hidden
 
     def applied(cls: C) -> C:
-        setattr(cls, "__dir__", shown)  # noqa: B010 - mypy rejects assigning a method
+        setattr(cls, "__dir__", visible_names)  # noqa: B010 - mypy rejects assigning a method
         return cls
 
     return applied

@@ -109,7 +109,7 @@ class ForebayError(Exception):
         super().__init__(message)
         self.message = message
         self.code: int = self.default_code if code is None else code
-        self._given = code
+        self._explicit_code = code
 
     @property
     def name(self) -> str:
@@ -132,11 +132,13 @@ class ForebayError(Exception):
         return wire is not None and wire.stale_metadata
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self._given)
+        return type(self), (self.message, self._explicit_code)
 
     def __str__(self) -> str:
         """The message, followed by the name of the code if a peer sent the code or will receive it."""
-        return self.message if self._given in (None, ErrorCode.CLIENT_ERROR) else f"{self.message} [{self.name}]"
+        return (
+            self.message if self._explicit_code in (None, ErrorCode.CLIENT_ERROR) else f"{self.message} [{self.name}]"
+        )
 
 
 class NotFound(ForebayError):

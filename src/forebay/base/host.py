@@ -35,10 +35,10 @@ def open_files_max() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def raise_open_files_max(wanted: int) -> int:
-    """Raise the open-file limit of this process to `wanted` if the system allows it; return the resulting limit."""
+def raise_open_files_max(limit: int) -> int:
+    """Raise the open-file limit of this process to `limit` if the system allows it; return the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return open_files_max()
@@ -121,8 +121,8 @@ def page_cache_witnesses(folder: str) -> frozenset[str]:
     boot = boot_id()
     if boot is None or _write_back_failed(folder):
         return frozenset()
-    found = {"mount": _unique_mount_id(folder), "superblock": _superblock_id(folder)}
-    return frozenset(f"{kind} {boot} {value}" for kind, value in found.items() if value is not None)
+    identifiers = {"mount": _unique_mount_id(folder), "superblock": _superblock_id(folder)}
+    return frozenset(f"{kind} {boot} {value}" for kind, value in identifiers.items() if value is not None)
 
 
 def _unique_mount_id(path: str) -> int | None:
@@ -184,27 +184,28 @@ def file_system_type(path: Path) -> str | None:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
-    wanted = f"{os.path.realpath(path)}/"
-    found: tuple[int, str | None] = (-1, None)
+    folder = f"{os.path.realpath(path)}/"
+    deepest_mount: tuple[int, str | None] = (-1, None)
     for line in lines:
         before, _, after = line.partition(" - ")
         escaped = before.split(" ")[4]
         mount_point = _MOUNT_POINT_ESCAPE.sub(lambda match: chr(int(match[1], 8)), escaped).rstrip("/") + "/"
-        if wanted.startswith(mount_point) and len(mount_point) >= found[0]:  # a later mount covers an earlier one
-            found = (len(mount_point), after.split(" ")[0])
-    return found[1]
+        # A later mount at the same path covers an earlier one.
+        if folder.startswith(mount_point) and len(mount_point) >= deepest_mount[0]:
+            deepest_mount = (len(mount_point), after.split(" ")[0])
+    return deepest_mount[1]
 
 
 def machine_memory() -> int:
     """Return the machine's memory in bytes, or less if a control group (a container) allows less."""
-    found = [size for path in _CGROUP_LIMITS if (size := _number(path)) is not None]
+    sizes = [size for path in _CGROUP_LIMITS if (size := _number(path)) is not None]
     try:
         for line in Path(_MEMINFO).read_text(encoding="ascii").splitlines():
             if line.startswith("MemTotal:"):
-                found.append(int(line.split()[1]) * 1024)
+                sizes.append(int(line.split()[1]) * 1024)
     except OSError:
         pass
-    return min(found, default=_UNKNOWN_MACHINE_BYTES)
+    return min(sizes, default=_UNKNOWN_MACHINE_BYTES)
 
 
 def _number(path: str) -> int | None:

@@ -54,12 +54,12 @@ def resolved(key: str, text: str) -> str:
     try:
         if provider == "directory":
             return (Path(path) / name).read_text(encoding="utf-8").removesuffix("\n")
-        found = settings_of(path)
+        settings = settings_of(path)
     except (OSError, UnicodeDecodeError) as e:
         raise refuse(f"it cannot be read: {e}") from e
-    if name not in found:
+    if name not in settings:
         raise refuse(f"{path} has no line '{name}: ...'")
-    return found[name]
+    return settings[name]
 
 
 def settings_of(path: str | Path) -> dict[str, str]:

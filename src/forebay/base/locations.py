@@ -26,38 +26,38 @@ _JDBC_SQLITE = "jdbc:sqlite:"
 _SERVER_NAMES_WAREHOUSE = ("rest", "bigquery")
 
 
-def location(given: str | os.PathLike[str], what: str = "the location") -> str:
+def location(value: str | os.PathLike[str], what: str = "the location") -> str:
     """The location that a user names by a path (absolute, relative, `~`), a `file:` URI, or the URI of another store.
 
     A relative path is below the working directory of now. Symbolic links stay as they are. `what` names the value in
     errors. Raises `InvalidRequest` for an empty text, the `file:` URI of another host, and a URI without `//`.
     """
-    if isinstance(given, os.PathLike):
-        text = os.fsdecode(given)
+    if isinstance(value, os.PathLike):
+        text = os.fsdecode(value)
         uri = _URI.fullmatch(text)
         if uri is not None and uri[2].startswith("/"):
             raise InvalidRequest(
-                f"{what} is {given!r}, and a Path is a folder of this machine; write the URI '{uri[1]}:...' as text"
+                f"{what} is {value!r}, and a Path is a folder of this machine; write the URI '{uri[1]}:...' as text"
             )
         return _local(text, what)
-    if not isinstance(given, str):
-        raise InvalidRequest(f"{what} is {given!r}; write a path or a URI as text, or a pathlib.Path")
-    uri = _URI.fullmatch(given)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{what} is {value!r}; write a path or a URI as text, or a pathlib.Path")
+    uri = _URI.fullmatch(value)
     if uri is None:
-        return _local(given, what)
+        return _local(value, what)
     scheme, rest = uri[1].lower(), uri[2]
     if scheme == "file":
-        return _local(_path_of_file_uri(given, rest, what), what)
+        return _local(_path_of_file_uri(value, rest, what), what)
     if not rest.startswith("//"):
         raise InvalidRequest(
-            f"{what} '{given}' begins with the scheme '{scheme}:' and lacks '//'; write '{scheme}://...', or "
-            f"'./{given}' for a folder of this name"
+            f"{what} '{value}' begins with the scheme '{scheme}:' and lacks '//'; write '{scheme}://...', or "
+            f"'./{value}' for a folder of this name"
         )
-    _refuse_nul(given, what)
+    _refuse_nul(value, what)
     authority, _, path = rest[2:].partition("/")
-    steps = _resolved(path, given, what)
+    steps = _resolved(path, value, what)
     if not authority and not steps:
-        raise InvalidRequest(f"{what} '{given}' names no place in '{scheme}://'")
+        raise InvalidRequest(f"{what} '{value}' names no place in '{scheme}://'")
     return "/".join([f"{scheme}://{authority}", *steps])
 
 
@@ -67,26 +67,26 @@ def located(options: Mapping[str, Any]) -> dict[str, Any]:
     They mean the same in a process with another working directory. The warehouse of a REST catalog is a name on its
     server. Raises as `location` does.
     """
-    found = dict(options)
-    named_by_server = any(str(found.get(kind, "")).lower() in _SERVER_NAMES_WAREHOUSE for kind in _CATALOG_KINDS)
-    if found.get("warehouse") and not named_by_server:
-        found["warehouse"] = location(found["warehouse"], "option 'warehouse'")
-    if str(found.get("uri", "")).startswith(_JDBC_SQLITE):
-        path, mark, parameters = found["uri"].removeprefix(_JDBC_SQLITE).partition("?")
+    result = dict(options)
+    named_by_server = any(str(result.get(kind, "")).lower() in _SERVER_NAMES_WAREHOUSE for kind in _CATALOG_KINDS)
+    if result.get("warehouse") and not named_by_server:
+        result["warehouse"] = location(result["warehouse"], "option 'warehouse'")
+    if str(result.get("uri", "")).startswith(_JDBC_SQLITE):
+        path, mark, parameters = result["uri"].removeprefix(_JDBC_SQLITE).partition("?")
         if path and not path.startswith(("/", ":", "file:")):
-            found["uri"] = _JDBC_SQLITE + location(path, "the file in option 'uri'") + mark + parameters
-    return found
+            result["uri"] = _JDBC_SQLITE + location(path, "the file in option 'uri'") + mark + parameters
+    return result
 
 
-def local_folder(given: str | os.PathLike[str], what: str) -> str:
+def local_folder(value: str | os.PathLike[str], what: str) -> str:
     """The location of a folder on this machine. Raises `InvalidRequest` for one elsewhere, and as `location` does.
 
     Behind a symbolic link `..` means the parent of the link's target, as for every program of this machine.
     """
-    text = os.fsdecode(given)
+    text = os.fsdecode(value)
     if ".." in text.split("/") and _URI.fullmatch(text) is None:
         return os.path.realpath(os.path.expanduser(text) if text.startswith("~/") else text)
-    place = location(given, what)
+    place = location(value, what)
     if not is_local(place):
         raise InvalidRequest(f"{what} is '{place}', and must be a folder of this machine")
     return place
@@ -192,28 +192,28 @@ def _local(path: str, what: str) -> str:
         raise InvalidRequest(f"{what} '{path}' is relative, and the working directory does not exist any more") from e
 
 
-def _path_of_file_uri(given: str, rest: str, what: str) -> str:
+def _path_of_file_uri(value: str, rest: str, what: str) -> str:
     """The path in a `file:` URI, whose part behind the colon is `rest`."""
     if rest.startswith("//"):
         authority, slash, path = rest[2:].partition("/")
         if authority.lower() not in ("", "localhost"):
             raise InvalidRequest(
-                f"{what} '{given}' lies on the host '{authority}', and a 'file:' URI is read on this machine; write "
+                f"{what} '{value}' lies on the host '{authority}', and a 'file:' URI is read on this machine; write "
                 f"'file:///{authority}/...' for a folder '/{authority}', or mount the other machine's folder"
             )
         rest = slash + path
     if not rest.startswith("/"):
-        raise InvalidRequest(f"{what} '{given}' has no absolute path; write 'file:///path', or a relative path alone")
+        raise InvalidRequest(f"{what} '{value}' has no absolute path; write 'file:///path', or a relative path alone")
     return rest
 
 
-def _resolved(path: str, given: str, what: str) -> list[str]:
+def _resolved(path: str, value: str, what: str) -> list[str]:
     """The steps of the path of a URI, without empty ones, `.` and `..`."""
     steps: list[str] = []
     for step in path.split("/"):
         if step == "..":
             if not steps:
-                raise InvalidRequest(f"{what} '{given}' leaves its store by '..'")
+                raise InvalidRequest(f"{what} '{value}' leaves its store by '..'")
             steps.pop()
         elif step not in ("", "."):
             steps.append(step)

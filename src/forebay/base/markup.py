@@ -23,13 +23,13 @@ def facts_html(facts: Mapping[str, Any]) -> str:
 
 def grid(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """An HTML table."""
-    found = list(rows)
+    table_rows = list(rows)
     head = "".join(f'<th style="{_CELL}">{escaped(name)}</th>' for name in names)
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{escaped(value)}</td>' for value in row) + "</tr>"
-        for row in found[:_ROWS_MAX]
+        for row in table_rows[:_ROWS_MAX]
     )
-    more = f"<div>and {len(found) - _ROWS_MAX} more</div>" if len(found) > _ROWS_MAX else ""
+    more = f"<div>and {len(table_rows) - _ROWS_MAX} more</div>" if len(table_rows) > _ROWS_MAX else ""
     return f"<table>{f'<tr>{head}</tr>' if names else ''}{body}</table>{more}"
 
 

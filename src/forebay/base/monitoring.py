@@ -101,8 +101,8 @@ class Monitoring:
             return host, server.server_port
         reason = "no port is given" if error is None else error.strerror or str(error)
         raise InvalidRequest(
-            f"metrics cannot be served on {host}, at port {_shown(ports)}: {reason}. Choose a free port, or a range "
-            "such as 9250-9260 (0 lets the system choose)",
+            f"metrics cannot be served on {host}, at port {_port_text(ports)}: {reason}. Choose a free port, or a "
+            "range such as 9250-9260 (0 lets the system choose)",
             ErrorCode.CONFIG_EXCEPTION,
         ) from error
 
@@ -131,7 +131,7 @@ class Monitoring:
         return _say(respond, "404 Not Found", [f"there is no {path!r} here: see /metrics, /healthz and /readyz"])
 
 
-def _shown(ports: range) -> str:
+def _port_text(ports: range) -> str:
     return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
 

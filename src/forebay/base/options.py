@@ -126,12 +126,12 @@ def ports(text: str) -> range:
 def share(value: Any) -> float:
     """A number above 0 and at most 1."""
     try:
-        found = number(value)
+        fraction = number(value)
     except InvalidRequest:
-        found = 0.0
-    if not 0 < found <= 1:
+        fraction = 0.0
+    if not 0 < fraction <= 1:
         raise InvalidRequest(f"{value!r} is not a share: choose more than 0 and at most 1")
-    return found
+    return fraction
 
 
 def size(value: Any) -> int:
@@ -141,10 +141,10 @@ def size(value: Any) -> int:
 
 def positive_size(value: Any) -> int:
     """The same, at least one byte."""
-    found: int = size(value)
-    if found < 1:
+    size_bytes: int = size(value)
+    if size_bytes < 1:
         raise InvalidRequest(f"{value!r} is not a size above 0")
-    return found
+    return size_bytes
 
 
 def milliseconds(value: Any) -> int:
@@ -167,10 +167,10 @@ def seconds(value: Any) -> float:
 
 def one_of(*names: str) -> Parser:
     """One of `names`, in any case; "-" and "_" are the same. The value is spelled as in `names`."""
-    known = {name.replace("-", "_"): name for name in names}
+    spellings = {name.replace("-", "_"): name for name in names}
 
     def parse(value: Any) -> str:
-        name = known.get(str(value).strip().lower().replace("-", "_"))
+        name = spellings.get(str(value).strip().lower().replace("-", "_"))
         if name is None:
             raise InvalidRequest(f"{value!r} is not one of {', '.join(names)}")
         return name

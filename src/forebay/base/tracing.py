@@ -137,12 +137,12 @@ class Tracing:
     def parent_in(self, body: bytes | bytearray | memoryview) -> Context | None:
         """The parent that the body of a request names; None if it names none."""
         tail = bytes(body[-_FIELD_BYTES:])
-        found = _PARENT.fullmatch(tail, len(_FIELD_START)) if tail.startswith(_FIELD_START) else None
-        if found is None:
+        match = _PARENT.fullmatch(tail, len(_FIELD_START)) if tail.startswith(_FIELD_START) else None
+        if match is None:
             return None
         trace = self._trace
         context = trace.SpanContext(
-            int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=trace.TraceFlags(int(found[3], 16))
+            int(match[1], 16), int(match[2], 16), is_remote=True, trace_flags=trace.TraceFlags(int(match[3], 16))
         )
         return trace.set_span_in_context(trace.NonRecordingSpan(context)) if context.is_valid else None
 

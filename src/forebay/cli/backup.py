@@ -13,7 +13,7 @@ from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidReq
 from forebay.base.locations import local_folder
 from forebay.cli.output import Progress
 from forebay.fs.local import LocalFileSystem
-from forebay.server.log_epochs import mark_restored, time_text
+from forebay.server.storage.log_epochs import mark_restored, time_text
 from forebay.verify.directory import locked_directory, verify_directory
 from forebay.verify.online_copy import OnlineCopy, sync_path
 

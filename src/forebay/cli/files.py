@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.codec.arrow_types import sql_name
+from forebay.codec.arrow.arrow_types import sql_name
 
 KINDS = {
     "csv": ("csv",),

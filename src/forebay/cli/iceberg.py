@@ -11,7 +11,7 @@ from forebay.base.indirect import resolved
 from forebay.base.quantity import format_bytes
 from forebay.cli.output import Progress, output_argument, print_object, print_rows
 from forebay.cli.paimon_tables import age, counted, older_argument, pairs, time_text
-from forebay.lake.storage import create_lake_storage
+from forebay.lake.formats import create_lake_storage
 from forebay.metadata.table import TablePath
 
 _EPILOG = """The catalog is that of a cluster's lake with 'datalake.format' = 'iceberg': by default an SQL catalog in a
@@ -85,7 +85,7 @@ def _none(_parser: argparse.ArgumentParser) -> None:
 
 
 def _tables(options: argparse.Namespace) -> int:
-    from forebay.query.tables import IcebergLake
+    from forebay.lakes.iceberg_lake import IcebergLake
 
     lake = IcebergLake(_storage(options).options)
     rows = [[f"{database}.{table}"] for database in lake.list_databases() for table in lake.list_tables(database)]

@@ -8,10 +8,9 @@ from forebay.cli.connecting import add_connection_arguments, password_of
 from forebay.client.connection import connect
 
 _EPILOG = """engines:
-  hlog     hash index in memory over a log of records: fastest; keys have no order, 14 bytes of memory a key
-  lmdb     B-tree in a mapped file: keys in order, as prefix lookups need them
-  rocksdb  for state far larger than memory: pip install 'forebay[rocksdb]'
-  auto     as the server chooses ('kv.engine'); buckets keep the engine that they have
+  hlog  hash index in memory over a log of records: fastest; keys have no order, 14 bytes of memory a key
+  lmdb  B-tree in a mapped file: keys in order, as prefix lookups need them
+  auto  as the server chooses ('kv.engine'); buckets keep the engine that they have
 
 examples:
   forebay kv-engine -b 127.0.0.1:9123 --table sales.orders hlog
@@ -25,7 +24,7 @@ says so."""
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    parser.add_argument("engine", choices=["auto", "hlog", "lmdb", "rocksdb"], help="the engine that the tables get")
+    parser.add_argument("engine", choices=["auto", "hlog", "lmdb"], help="the engine that the tables get")
     parser.add_argument("--table", action="append", required=True, metavar="DATABASE.TABLE", help="may be repeated")
     add_connection_arguments(parser)
 

@@ -15,7 +15,7 @@ from forebay.cli.connecting import add_place_arguments, place_of
 from forebay.cli.create import CreatedTable, complete, create, definition_arguments
 from forebay.cli.files import KINDS, kind_of, opened, schema_of, write
 from forebay.cli.output import Progress
-from forebay.codec.arrow_types import arrow_name, sql_fault, sql_name
+from forebay.codec.arrow.arrow_types import arrow_name, sql_fault, sql_name
 
 _LOAD = """Rows are appended to a log table; in a table with a primary key they replace those with the same keys. All
 files are one transaction (a live table) or one commit (a lake table): if one row does not fit, nothing is written.

@@ -9,7 +9,7 @@ import logging
 import sys
 from typing import TextIO
 
-from forebay.server.log_limit import LogLimit
+from forebay.cli.log_limit import LogLimit
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

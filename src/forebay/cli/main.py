@@ -46,6 +46,7 @@ COMMANDS = {
     "verify": _Command("forebay.cli.verify", "check all that is stored: logs, states, offsets, offline or running"),
     "repair": _Command("forebay.cli.repair", "go on without damaged parts of logs, and say what is lost"),
     "backup": _Command("forebay.cli.backup", "copy a server's data directory, also while it runs, and verify the copy"),
+    "convert-state": _Command("forebay.cli.convert_state", "convert states that earlier versions kept in RocksDB"),
     "restored": _Command("forebay.cli.restored", "note that a data directory was put back to an earlier state"),
     "bench": _Command("forebay.cli.bench", "measure this machine: append, upsert, lookup, scan"),
     "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or beside their writers"),
@@ -67,7 +68,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 def _parser(argv: Sequence[str], *, every: bool = False) -> argparse.ArgumentParser:
     """The parser. It only imports the requested subcommand, so that `forebay --help` is fast."""
-    from forebay import __version__
+    from forebay.base.version import __version__
 
     parser = argparse.ArgumentParser(
         prog="forebay",

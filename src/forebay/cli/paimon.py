@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,10 +27,8 @@ from forebay.cli.paimon_tables import (
     time_text,
 )
 from forebay.cli.paimon_upkeep import UPKEEP
-from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon import Catalog, Table
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.read.scan import AsOf
-from forebay.paimon.table import Table
 
 _SYSTEM_MARK = "$"
 
@@ -183,7 +182,7 @@ def _scan(options: argparse.Namespace) -> int:
     return 0
 
 
-def _as_of(table: Table, options: argparse.Namespace) -> AsOf | None:
+def _as_of(table: Table, options: argparse.Namespace) -> int | str | dt.datetime | None:
     if options.tag is not None:
         table.context.tags.tag(options.tag)  # rejects a time, which is not a tag
         return str(options.tag)

@@ -17,9 +17,8 @@ from forebay.base.locations import location
 from forebay.base.quantity import parse_span
 from forebay.cli.output import FORMATS
 from forebay.cli.settings import setting
-from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon import Catalog, Table
 from forebay.paimon.io.opening import open_file_io
-from forebay.paimon.table import Table
 
 _BRANCH_MARK = "$branch_"
 

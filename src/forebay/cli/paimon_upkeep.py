@@ -22,8 +22,8 @@ from forebay.cli.paimon_tables import (
     partitions_typed,
     print_json,
 )
+from forebay.paimon import Table
 from forebay.paimon.format.file_meta import FileKind
-from forebay.paimon.table import Table
 
 
 def _compact_arguments(parser: argparse.ArgumentParser) -> None:

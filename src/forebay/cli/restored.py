@@ -6,7 +6,7 @@ import argparse
 
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.fs.local import LocalFileSystem
-from forebay.server.log_epochs import mark_restored, time_text
+from forebay.server.storage.log_epochs import mark_restored, time_text
 from forebay.verify.directory import locked_directory
 
 _EPILOG = """A server notices on its own that its data directory is a copy (cp, tar, rsync, `forebay backup`). It cannot

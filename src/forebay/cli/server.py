@@ -18,7 +18,6 @@ from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
 from forebay.cli import console
 from forebay.cli.logs import add_log_arguments, configure_logs
-from forebay.server._sockets import ServingLoop
 from forebay.server.config import (
     SETTINGS,
     ServerConfig,
@@ -27,7 +26,7 @@ from forebay.server.config import (
     read_settings_file,
     server_config,
 )
-from forebay.server.server import Addresses, ForebayServer
+from forebay.server.server import Addresses, ForebayServer, event_loop
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
         )
     _warn_of_others(Path(options.data_dir))
     raise_open_files_max(_OPEN_FILES)
-    with asyncio.Runner(loop_factory=ServingLoop) as runner:
+    with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_serve(config, options.ready_file, options.console))
     return 0
 

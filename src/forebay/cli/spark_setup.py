@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from forebay.spark.jvm.gateway import Jvm
     from forebay.spark.server_setup import write_setup
     from forebay.spark.sessions import session
 
@@ -37,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         settings["bootstrap.servers"] = options.bootstrap_servers
     spark = session("forebay spark-setup", "local[1]", {"spark.ui.enabled": False, "spark.log.level": "OFF"})
     try:
-        written = write_setup(Jvm.of(spark), options.folder, options.catalog, settings)
+        written = write_setup(spark, options.folder, options.catalog, settings)
         print(f"wrote {written} for Spark {spark.version}; use it: spark-submit --properties-file {written} ...")
     finally:
         spark.stop()

@@ -34,7 +34,7 @@ def _status(connection: Connection, options: argparse.Namespace, lake: TieringLa
             is_bad |= found.needs_decision
             lost = sum(each.stop - each.start for each in found.lost)
             remedy = f"forebay tiering repair {found.path}" if found.needs_decision else "; ".join(found.remedies)
-            rows.append((str(found.path), found.state, found.known, found.newest, lost, remedy))
+            rows.append((str(found.path), found.state, found.registered, found.newest, lost, remedy))
         else:
             is_bad = True
             rows.append((str(found[0]), "unknown", None, None, None, str(found[1])))

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from forebay.client.connection import Connection as Connection
     from forebay.client.connection import connect as connect
     from forebay.client.connection import shared_connection as shared_connection
+    from forebay.client.reading.sources import register_source as register_source
     from forebay.client.settings import Settings as Settings
     from forebay.client.settings import make_settings as make_settings
     from forebay.client.table import Table as Table
-    from forebay.client.table_scan import register_source as register_source
 
 __all__ = ["Connection", "Settings", "Table", "connect", "make_settings", "register_source", "shared_connection"]
 
@@ -24,7 +24,7 @@ _MODULES = {
     "Table": "table",
     "connect": "connection",
     "make_settings": "settings",
-    "register_source": "table_scan",
+    "register_source": "reading.sources",
     "shared_connection": "connection",
 }
 

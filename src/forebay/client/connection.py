@@ -32,7 +32,7 @@ from forebay.protocol.messages import Message, table_path_to_pb
 if TYPE_CHECKING:
     from forebay.api.schemas import SchemaLike
     from forebay.api.sql_result import Result
-    from forebay.client.admin import Admin
+    from forebay.client.admin.admin import Admin
     from forebay.client.table import Table
     from forebay.client.transaction import Transaction
 
@@ -55,8 +55,8 @@ def connect(
     sends, which never include secrets. Raises `Unavailable` if no server responds, `AccessDenied` for wrong
     credentials, `InvalidRequest` for unknown options.
     """
-    given = {**options, LAKE_OPTIONS: lake_options or {}}
-    connection = Connection(make_settings(bootstrap_servers, user, password, given))
+    all_options = {**options, LAKE_OPTIONS: lake_options or {}}
+    connection = Connection(make_settings(bootstrap_servers, user, password, all_options))
     try:
         connection.cluster.bootstrap()
     except BaseException:
@@ -65,14 +65,14 @@ def connect(
     return connection
 
 
-@hides("buffered_bytes", "client_id", "clock", "cluster", "ids", "number", "sender", "settings")
+@hides("attached", "buffered_bytes", "client_id", "clock", "cluster", "ids", "number", "sender", "settings")
 class Connection(Session):
     """A connection to a cluster. Thread-safe. Open one with `connect`."""
 
     @property
     def admin(self) -> Admin:
         """Administration of the cluster: servers, settings, access rules, and table metadata."""
-        from forebay.client.admin import Admin
+        from forebay.client.admin.admin import Admin
 
         return Admin(self)
 
@@ -108,9 +108,9 @@ class Connection(Session):
         data: Mapping[str, Any] | None = None,
     ) -> Result:
         """The result of an SQL statement over this cluster's tables and lakes, by DuckDB: see `forebay.sql`."""
-        import forebay
+        from forebay.api.sql_engine import sql_engine
 
-        return forebay.sql(statement, self, warehouse, parameters=parameters, lakes=lakes, data=data)
+        return sql_engine()(statement, self, warehouse, parameters=parameters, lakes=lakes, data=data)
 
     def metrics(self) -> dict[str, Any]:
         """What this connection has done so far, as plain values: requests by API, batches of writers, fetches of
@@ -144,7 +144,7 @@ class Connection(Session):
 
         Raises `AlreadyExists`, and `InvalidRequest` for a name that is not allowed.
         """
-        from forebay.client.definition import option_text
+        from forebay.client.admin.definition import option_text
 
         request = pb.CreateDatabaseRequest(database_name=name, ignore_if_exists=ignore_if_exists)
         if comment is not None or options:
@@ -194,7 +194,7 @@ class Connection(Session):
         configure the server; it stores all others without interpreting them. `auto_increment` names the column that the
         server numbers. Raises `AlreadyExists`, `NotFound` (the database), `InvalidRequest` for an invalid definition.
         """
-        from forebay.client.definition import new_descriptor
+        from forebay.client.admin.definition import new_descriptor
 
         path = TablePath.parse(name)
         descriptor = new_descriptor(

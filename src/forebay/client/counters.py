@@ -114,10 +114,10 @@ class ClientCounters:
         with self.lock:
             return self.reads.setdefault(path, ReadCounters())
 
-    def looked_up(self, keys: int, found: int) -> None:
+    def looked_up(self, keys: int, matches: int) -> None:
         with self.lock:
             self.looked_up_keys += keys
-            self.found_keys += found
+            self.found_keys += matches
 
 
 def add_calls(totals: dict[ApiKey, CallCounter], calls: dict[ApiKey, CallCounter]) -> None:

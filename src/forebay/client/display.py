@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from forebay.base.markup import escaped, facts_html, grid, heading
-from forebay.metadata.table import Column, Schema, TableInfo
+from forebay.metadata.ddl import column_role
+from forebay.metadata.table import Schema, TableInfo
 
 __all__ = ["Listing", "escaped", "facts_html", "grid", "heading", "schema_html", "shown", "table_html"]
 
@@ -47,18 +48,10 @@ def table_html(info: TableInfo) -> str:
 
 def schema_html(schema: Schema) -> str:
     """The columns with their types and nullability."""
-    rows = [(column.name, column.data_type, role(schema, column), column.comment or "") for column in schema.columns]
+    rows = [
+        (column.name, column.data_type, column_role(schema, column), column.comment or "") for column in schema.columns
+    ]
     return grid(("column", "type", "", "comment"), rows)
-
-
-def role(schema: Schema, column: Column) -> str:
-    """What is special about a column: part of the primary key, numbered, merged by a function."""
-    roles = ["primary key"] if column.name in schema.primary_key else []
-    if column.name == schema.auto_increment_column:
-        roles.append("numbered by the server")
-    if column.aggregate is not None:
-        roles.append(f"merged by {column.aggregate}")
-    return ", ".join(roles)
 
 
 def shown(names: Sequence[str], most: int = 8) -> str:

@@ -113,12 +113,12 @@ class ClientMetrics(Collector):
             families = _Families()
             sessions = self._connections or live_sessions()
             self._samples = {session.number: self._samples.get(session.number, deque()) for session in sessions}
-            taken: set[str] = set()
+            names: set[str] = set()
             for session in sessions:
                 name = session.client_id
-                if name in taken:
+                if name in names:
                     name = f"{name}-{session.number}"
-                taken.add(name)
+                names.add(name)
                 now = _Counts(session)
                 families.add(name, session, now, _earlier(self._samples[session.number], now))
         yield from families.all()

@@ -119,6 +119,22 @@ class ProducerOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSnapshotInfo:
+    """An open table snapshot as reported by its server: its name, its age, how long it stays open unused, and what has
+    been read of it.
+    """
+
+    snapshot_id: str
+    table_id: int
+    name: str
+    age: dt.timedelta
+    lease_left: dt.timedelta
+    bucket_count: int
+    pages: int
+    read_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionInfo:
     """A transaction of an application: "open", "decided" (its rows are being written) or "committed", since when.
 

@@ -11,18 +11,20 @@ import os
 import weakref
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import ForebayError, Unavailable
 from forebay.base.quantity import Span, span_seconds
-from forebay.client.cluster import ClusterClient
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.settings import Settings
 
 if TYPE_CHECKING:
-    from forebay.client.rpc import Dial
-    from forebay.client.sender import Sender
+    from forebay.client.cluster.rpc import Dial
+    from forebay.client.writing.sender import Sender
+
+T = TypeVar("T")
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
 _numbers = itertools.count(1)
@@ -52,6 +54,7 @@ class Session:
     def _begin(self) -> None:
         self.cluster = ClusterClient(self.settings, self.clock, self.ids, self._dial)
         self._lock = threads.lock()
+        self._attached: dict[type[Any], Any] = {}
         self._sender: Sender | None = None
         self.__dict__.pop("sender", None)
         self._sender_finalizer: weakref.finalize[..., Session] | None = None
@@ -75,10 +78,21 @@ class Session:
         sender = self._sender
         return 0 if sender is None else sender.accumulator.used_bytes
 
+    def attached(self, kind: type[T]) -> T:
+        """The object of class `kind` that belongs to this connection: created on first use, without arguments.
+
+        Packages above the client keep their state of a connection in such objects. A forked child has its own.
+        """
+        with self._lock:
+            part: T | None = self._attached.get(kind)
+            if part is None:
+                part = self._attached[kind] = kind()
+            return part
+
     @cached_property
     def sender(self) -> Sender:
         """The sender of batches, started on first use."""
-        from forebay.client.sender import Sender
+        from forebay.client.writing.sender import Sender
 
         with self._lock:
             if self._closing or self.cluster.closed:

@@ -1,7 +1,7 @@
 """The options of a connection: Fluss's `client.*` names, their types and defaults.
 
-Nouns: an *option* has a name (`client.writer.batch-size`), a parser and a default; `Settings` are the values of all
-options of one connection, and pickle as the values that the user set, so that a Spark worker can open the same
+Nouns: an *option* has a name (`client.writer.batch-size`), a parser and a default; `Settings` are the values of
+all options of one connection, and pickle as the values that the user set, so that a Spark worker can open the same
 connection.
 
 Rule: names may be written with or without `client.`, and with dots, dashes or underscores (`writer_batch_size`), so
@@ -256,10 +256,10 @@ class Settings:
         return Settings, (self.bootstrap_servers, self.given, self.lake_options)
 
     def __repr__(self) -> str:
-        shown = {name: "******" if name.endswith("password") else value for name, value in self.given}
+        options = {name: "******" if name.endswith("password") else value for name, value in self.given}
         servers = ",".join(str(address) for address in self.bootstrap_servers)
         lake = f", {LAKE_OPTIONS} for {', '.join(key for key, _ in self.lake_options)}" if self.lake_options else ""
-        return f"Settings({servers}{''.join(f', {name}={value!r}' for name, value in shown.items())}{lake})"
+        return f"Settings({servers}{''.join(f', {name}={value!r}' for name, value in options.items())}{lake})"
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
@@ -293,7 +293,7 @@ def make_settings(
 
     Raises `InvalidRequest` for unknown options, values that cannot be parsed, and contradictions.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     lake: tuple[tuple[str, str], ...] = ()
     for name, value in (options or {}).items():
         if name == LAKE_OPTIONS:
@@ -305,38 +305,38 @@ def make_settings(
             bootstrap_servers = value
             continue
         full = option_name(name)
-        if full in given:
+        if full in values:
             raise InvalidRequest(f"client option '{full}' was given twice", ErrorCode.CONFIG_EXCEPTION)
-        given[full] = OPTIONS[full].read(value, "client option")
+        values[full] = OPTIONS[full].read(value, "client option")
     for name, credential in (("username", user), ("password", password)):
         if credential is not None:
-            given[f"client.security.sasl.{name}"] = str(credential)
-    settings = Settings(parse_addresses(bootstrap_servers or ""), tuple(sorted(given.items())), lake)
+            values[f"client.security.sasl.{name}"] = str(credential)
+    settings = Settings(parse_addresses(bootstrap_servers or ""), tuple(sorted(values.items())), lake)
     _check_consistent(settings)
     return settings
 
 
-def _lake_options(given: Any) -> tuple[tuple[str, str], ...]:
-    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+def _lake_options(options: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
         raise InvalidRequest(
-            f"{LAKE_OPTIONS} is a {type(given).__name__}; give a mapping, such as {{'s3.access-key': '...'}}",
+            f"{LAKE_OPTIONS} is a {type(options).__name__}; give a mapping, such as {{'s3.access-key': '...'}}",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    return tuple(sorted((key, str(value)) for key, value in given.items()))
+    return tuple(sorted((key, str(value)) for key, value in options.items()))
 
 
 def _check_consistent(settings: Settings) -> None:
     _ = settings.credentials
-    given = dict(settings.given)
-    both = _SCAN_STRATEGY in given and _SCANS_ON_SERVERS in given
-    if both and given[_SCANS_ON_SERVERS] != (given[_SCAN_STRATEGY] == "server_scan"):
+    values = dict(settings.given)
+    both = _SCAN_STRATEGY in values and _SCANS_ON_SERVERS in values
+    if both and values[_SCANS_ON_SERVERS] != (values[_SCAN_STRATEGY] == "server_scan"):
         raise InvalidRequest(
-            f"{_SCAN_STRATEGY}={given[_SCAN_STRATEGY]} contradicts {_SCANS_ON_SERVERS}="
-            f"{str(given[_SCANS_ON_SERVERS]).lower()}, which is its older name: give one of them",
+            f"{_SCAN_STRATEGY}={values[_SCAN_STRATEGY]} contradicts {_SCANS_ON_SERVERS}="
+            f"{str(values[_SCANS_ON_SERVERS]).lower()}, which is its older name: give one of them",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    asked_for = given.get(_IDEMPOTENCE, False)
-    if asked_for and not settings.idempotent:
+    is_requested = values.get(_IDEMPOTENCE, False)
+    if is_requested and not settings.idempotent:
         raise InvalidRequest(
             f"{_IDEMPOTENCE}=true needs client.writer.acks=all and client.writer.retries of at least 1",
             ErrorCode.CONFIG_EXCEPTION,

@@ -19,20 +19,13 @@ from forebay.api.keys import key_rows
 from forebay.api.scan import ArrowStream, ScanRequest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, span_seconds
-from forebay.client.cluster import ClusterClient
-from forebay.client.planning import (
-    LogPlace,
-    PartitionSelector,
-    check_bucket,
-    list_partitions,
-    partition_texts,
-    plan_buckets,
-)
-from forebay.codec.arrow_types import user_schema
+from forebay.client.cluster.buckets import check_bucket, plan_buckets
+from forebay.client.cluster.offsets import LogPlace
+from forebay.client.cluster.partitions import PartitionSelector, list_partitions, partition_texts
+from forebay.codec.arrow.arrow_types import user_schema
 from forebay.metadata.table import PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.messages import partition_spec_to_pb, table_path_to_pb
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -40,13 +33,13 @@ if TYPE_CHECKING:
     from forebay.api.results import WriteResult
     from forebay.api.scan import Scan
     from forebay.api.schemas import SchemaLike
-    from forebay.client.encode import MergeMode, WriteEncoder
-    from forebay.client.log_reader import LogReader
-    from forebay.client.lookup import Lookup
-    from forebay.client.lookup_table import LookupTable
+    from forebay.client.lookups.lookup import Lookup
+    from forebay.client.lookups.lookup_table import LookupTable
+    from forebay.client.reading.log_reader import LogReader
+    from forebay.client.reading.table_snapshot import TableSnapshot
     from forebay.client.session import Session
-    from forebay.client.table_snapshot import TableSnapshot
-    from forebay.client.writer import TableWriter
+    from forebay.client.writing.encode import MergeMode, WriteEncoder
+    from forebay.client.writing.writer import TableWriter
 
 
 _LOOKUPS_KEPT = 16
@@ -101,7 +94,7 @@ class Table(ArrowStream):
         as to `Connection.create_table`; added ones are nullable. Raises `UnsupportedOperation` for `drop_columns`,
         `rename_columns`, `change_types` and `comment`, which lake tables support.
         """
-        from forebay.client.definition import alteration
+        from forebay.client.admin.definition import alteration
 
         others = {
             "drop_columns": drop_columns,
@@ -121,21 +114,21 @@ class Table(ArrowStream):
         """The partitions of the table; with `values`, those that have these values of some partition keys."""
         from forebay.client.display import Listing
 
-        wanted = None if values is None else partition_texts(self.info, values)
-        return Listing(list_partitions(self.connection.cluster, self.path, wanted))
+        texts = None if values is None else partition_texts(self.info, values)
+        return Listing(list_partitions(self.connection.cluster, self.path, texts))
 
     def create_partition(self, values: Mapping[str, Any], *, ignore_if_exists: bool = False) -> None:
         """Create a partition: `values` has each partition key's value ({"dt": "2024-01-15"}, or a date).
 
         Raises `AlreadyExists`, and `InvalidRequest` for invalid values.
         """
-        from forebay.client.table import create_partition
+        from forebay.client.cluster.partitions import create_partition
 
         create_partition(self.connection.cluster, self.info, values, ignore_if_exists)
 
     def drop_partition(self, values: Mapping[str, Any], *, ignore_if_not_exists: bool = False) -> None:
         """Drop a partition with its rows. Raises `NotFound` (PARTITION_NOT_EXISTS)."""
-        from forebay.client.table import drop_partition
+        from forebay.client.cluster.partitions import drop_partition
 
         drop_partition(self.connection.cluster, self.info, values, ignore_if_not_exists)
 
@@ -157,7 +150,7 @@ class Table(ArrowStream):
 
     @cached_property
     def _encoder(self) -> WriteEncoder:
-        from forebay.client.encode import WriteEncoder
+        from forebay.client.writing.encode import WriteEncoder
 
         return WriteEncoder.of(self.connection.settings, self.info)
 
@@ -185,7 +178,7 @@ class Table(ArrowStream):
         errors are as in `append`, but rows that lack a column are refused, unless `missing` is "null": then it is set
         to null. With `merge_mode="overwrite"` rows replace existing ones whatever the merge engine is.
         """
-        from forebay.client.encode import upsert_operation
+        from forebay.client.writing.encode import upsert_operation
 
         return self._write(upsert_operation(missing), data, columns, merge_mode)
 
@@ -223,7 +216,7 @@ class Table(ArrowStream):
         """A buffered writer, for many small writes. `columns` makes its upserts partial updates; `merge_mode` as in
         `upsert`.
         """
-        from forebay.client.writer import TableWriter
+        from forebay.client.writing.writer import TableWriter
 
         return TableWriter(self.connection.sender, self._encoder, columns, merge_mode)
 
@@ -252,7 +245,7 @@ class Table(ArrowStream):
         empty, the stream is read. `as_of` is an open snapshot of this table to read; or a number or tag of a lake
         snapshot, or a time: then lake and log are read as the source "union" does, as of then.
         """
-        from forebay.client.table_scan import scan_of
+        from forebay.client.reading.sources import scan_of
 
         if as_of is not None:
             return self._scan_as_of(as_of, columns, filter, limit, partitions, buckets, source)
@@ -269,10 +262,10 @@ class Table(ArrowStream):
         buckets: Sequence[int | TableBucket] | None,
         source: str,
     ) -> Scan:
-        from forebay.client.table_snapshot import TableSnapshot
+        from forebay.client.reading.table_snapshot import TableSnapshot
 
         if not isinstance(snapshot, TableSnapshot):
-            from forebay.client.table_scan import scan_of
+            from forebay.client.reading.sources import scan_of
 
             if source not in ("live", "union"):
                 raise InvalidRequest(f"source={source!r} has no earlier states; leave it out, or leave out as_of")
@@ -316,10 +309,10 @@ class Table(ArrowStream):
 
         `lease` (seconds, a timedelta, or text such as "10 min"; default: the server's) is how long the snapshot stays
         open without being used. Use it in a `with` block, which releases it. `name` is shown in listings of snapshots.
-        Raises `LimitExceeded` when the server has too many. See forebay.client.table_snapshot for the exact guarantees,
-        and for clusters without table snapshots (`is_exact`).
+        Raises `LimitExceeded` when the server has too many. See forebay.client.reading.table_snapshot for the exact
+        guarantees, and for clusters without table snapshots (`is_exact`).
         """
-        from forebay.client.table_snapshot import open_table_snapshot
+        from forebay.client.reading.table_snapshot import open_table_snapshot
 
         return open_table_snapshot(self.connection, self.info, lease, partitions, name)
 
@@ -351,15 +344,14 @@ class Table(ArrowStream):
         of those that are dropped: by default a reader without an end does, unless buckets or partitions were chosen.
         Give True with a dict of offsets to go on reading a whole table.
         """
-        from forebay.client.log_plan import open_log_reader
+        from forebay.client.reading.log_plan import open_log_reader
+        from forebay.client.views import RowView
 
         return open_log_reader(
             self.connection,
-            self.info,
+            RowView(self.info, columns, as_predicate(filter, self.arrow_schema)),
             start,
             stop,
-            columns,
-            as_predicate(filter, self.arrow_schema),
             include,
             partitions=partitions,
             buckets=buckets,
@@ -385,17 +377,16 @@ class Table(ArrowStream):
         of its first record. Parameters are those of `changes`. Raises `UnsupportedOperation` for log tables, and for
         tables with `table.changelog.image` = `wal`, whose logs have no old rows.
         """
-        from forebay.client.binlog import METADATA, BinlogReader, check_has_binlog
-        from forebay.client.log_plan import open_log_reader
+        from forebay.client.reading.binlog import METADATA, BinlogReader, check_has_binlog
+        from forebay.client.reading.log_plan import open_log_reader
+        from forebay.client.views import RowView
 
         check_has_binlog(self.info)
         return open_log_reader(
             self.connection,
-            self.info,
+            RowView(self.info, columns),
             start,
             stop,
-            columns,
-            None,
             (*METADATA, "bucket"),
             partitions=partitions,
             buckets=buckets,
@@ -438,7 +429,7 @@ class Table(ArrowStream):
         rows (100,000) are kept in memory for so long, and are not asked for again. Raises `UnsupportedOperation` for
         `directory`, which lake tables have: there are no files here.
         """
-        from forebay.client.lookup_table import ROWS_KEPT, LookupTable
+        from forebay.client.lookups.lookup_table import ROWS_KEPT, LookupTable
 
         if directory is not None:
             raise UnsupportedOperation(
@@ -462,7 +453,7 @@ class Table(ArrowStream):
         return self._lookup(columns).find_prefixes(prefixes)
 
     def _lookup(self, columns: Sequence[str] | None) -> Lookup:
-        from forebay.client.lookup import Lookup
+        from forebay.client.lookups.lookup import Lookup
 
         key = None if columns is None else tuple(columns)
         lookup = self._lookups.get(key)
@@ -492,31 +483,3 @@ class Table(ArrowStream):
         from forebay.client.display import table_html
 
         return table_html(self.info)
-
-
-def create_partition(
-    cluster: ClusterClient, info: TableInfo, values: Mapping[str, Any], ignore_if_exists: bool
-) -> None:
-    """Create a partition. Raises `AlreadyExists`, and `InvalidRequest` for values that cannot be."""
-    request = pb.CreatePartitionRequest(
-        table_path=table_path_to_pb(info.path),
-        partition_spec=_spec(info, values),
-        ignore_if_not_exists=ignore_if_exists,  # the field's name in Fluss; "if exists" is what it means
-    )
-    cluster.coordinator_call(ApiKey.CREATE_PARTITION, request, pb.CreatePartitionResponse, repeatable=ignore_if_exists)
-
-
-def drop_partition(
-    cluster: ClusterClient, info: TableInfo, values: Mapping[str, Any], ignore_if_not_exists: bool
-) -> None:
-    """Drop a partition with its rows. Raises `NotFound` (PARTITION_NOT_EXISTS)."""
-    request = pb.DropPartitionRequest(
-        table_path=table_path_to_pb(info.path),
-        partition_spec=_spec(info, values),
-        ignore_if_not_exists=ignore_if_not_exists,
-    )
-    cluster.coordinator_call(ApiKey.DROP_PARTITION, request, pb.DropPartitionResponse, repeatable=ignore_if_not_exists)
-
-
-def _spec(info: TableInfo, values: Mapping[str, Any]) -> pb.PbPartitionSpec:
-    return partition_spec_to_pb(list(partition_texts(info, values).items()))

@@ -45,10 +45,10 @@ from forebay.base.errors import (
     UnsupportedOperation,
 )
 from forebay.base.retrying import may_repeat
-from forebay.client.accumulator import NO_SEQUENCE, NO_WRITER_ID, WriteTarget
-from forebay.client.cluster import ClusterClient
-from forebay.client.encode import APPEND, CHANGES, DELETE, Piece, WriteEncoder, seal, upsert_operation
-from forebay.client.rpc import Call
+from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.rpc import Call
+from forebay.client.writing.accumulator import NO_SEQUENCE, NO_WRITER_ID, WriteTarget
+from forebay.client.writing.encode import APPEND, CHANGES, DELETE, Piece, WriteEncoder, seal, upsert_operation
 from forebay.metadata.log_offset import epoch_of
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -71,7 +71,7 @@ _IN_FLIGHT_MAX = 4
 _KNOWS_CONDITIONS = 1
 """The version of CommitTransaction that knows what is watched."""
 
-_told: weakref.WeakSet[ClusterClient] = weakref.WeakSet()
+_warned_clusters: weakref.WeakSet[ClusterClient] = weakref.WeakSet()
 """The clusters without transactions that a warning has named."""
 
 
@@ -358,8 +358,8 @@ class Transaction(TableRows):
             )
         except UnsupportedOperation:
             self.begun_id = 0
-            if cluster not in _told:
-                _told.add(cluster)
+            if cluster not in _warned_clusters:
+                _warned_clusters.add(cluster)
                 _LOGGER.warning(
                     "forebay: this cluster has no transactions: rows of %s are written at once, and rows appended to "
                     "log tables are there again if the job is repeated",
@@ -463,7 +463,8 @@ class Transaction(TableRows):
 
 
 def _latest(session: Session, info: TableInfo) -> dict[TableBucket, int]:
-    from forebay.client.planning import list_offsets, plan_buckets
+    from forebay.client.cluster.buckets import plan_buckets
+    from forebay.client.cluster.offsets import list_offsets
 
     return list_offsets(session.cluster, info, plan_buckets(session.cluster, info, None, None), "latest")
 

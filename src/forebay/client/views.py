@@ -14,32 +14,42 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_message import message_codec
-from forebay.codec.arrow_types import storage_schema, user_schema
-from forebay.codec.filters import BoundPredicate, bind, filter_rows, normalize
-from forebay.codec.reference import RowFormat
-from forebay.codec.value_batch import ValueDecoder, parse_value_batch
+from forebay.codec.arrow.arrow_message import message_codec
+from forebay.codec.arrow.arrow_types import storage_schema, user_schema
+from forebay.codec.filters import BoundPredicate, bind, filter_rows, unbind
+from forebay.codec.kv.value_batch import ValueDecoder, parse_value_batch
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.predicates import predicate_to_pb
 
 if TYPE_CHECKING:
-    from forebay.client.cluster import ClusterClient
+    from forebay.client.cluster.cluster import ClusterClient
     from forebay.client.settings import Settings
     from forebay.protocol.api import ServerNode
 
 
 class RowView:
-    """Columns of a table, and a filter on any of its columns.
+    """What is read of a table's rows: columns, and a filter on any columns, which is bound to the table's schema.
 
     `columns` (None: all) are the result columns, in their order. `read` are the columns that have to be read for these
-    and for the filter, in the table's order.
+    and for the filter, in the table's order. A view is made where a read begins, and passed to everything that plans or
+    reads it, also in other processes: it pickles with its bound filter, so the filter is bound once.
     """
 
     def __init__(
-        self, info: TableInfo, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+        self,
+        info: TableInfo,
+        columns: Sequence[str] | None = None,
+        predicate: Predicate | None = None,
+        *,
+        bound: BoundPredicate | None = None,
     ) -> None:
+        """`bound` is `predicate` as it was bound to this schema before; None: it is bound here.
+
+        Raises `InvalidRequest` for columns that the table does not have, also in the filter.
+        """
         schema = info.schema
         if columns is not None and isinstance(columns, str):
             raise InvalidRequest(f"columns must be a list of names, not the text {columns!r}")
@@ -49,7 +59,7 @@ class RowView:
         self.info = info
         self.columns: tuple[Column, ...] = tuple(schema.columns[p] for p in schema.indexes(names))
         self.predicate = predicate
-        self.bound: BoundPredicate | None = None if predicate is None else bind(predicate, schema)
+        self.bound = bind(predicate, schema) if bound is None and predicate is not None else bound
         needed = set(names) | (set() if predicate is None else set(predicate.columns()))
         if not needed:
             needed = {_narrowest(schema.columns).name}  # rows without columns are counted by reading one column
@@ -63,12 +73,20 @@ class RowView:
 
     def wire_filter(self) -> pb.PbPredicate | None:
         """The filter to send to the server; None if it cannot be pushed down. The client filters rows in any case."""
-        if self.predicate is None:
+        if self.bound is None:
             return None
         try:
-            return predicate_to_pb(normalize(self.predicate, self.info.schema), self.info.schema)
+            return predicate_to_pb(unbind(self.bound), self.info.schema)
         except InvalidRequest:
             return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the result columns, in their order."""
+        return tuple(column.name for column in self.columns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled_view, (self.info, self.names, self.predicate, self.bound)
 
     @property
     def is_projected(self) -> bool:
@@ -100,6 +118,12 @@ class RowView:
         return ValueDecoder(self.read, row_format, lambda schema_id: cluster.schema(info, schema_id))
 
 
+def _unpickled_view(
+    info: TableInfo, names: tuple[str, ...], predicate: Predicate | None, bound: BoundPredicate | None
+) -> RowView:
+    return RowView(info, names, predicate, bound=bound)
+
+
 class Pages:
     """Asks for the pages of ScanKv and reads them, with the columns `read` of a view.
 
@@ -111,12 +135,12 @@ class Pages:
         self._view = view
         self._cluster = cluster
         self._decoder = view.decoder(cluster)
-        self._wanted = arrow_rows(view, view.positions, cluster.settings)
+        self._request = arrow_rows(view, view.positions, cluster.settings)
 
     def wanted_of(self, node: ServerNode) -> pb.PbArrowRows | None:
         """What to ask a server for; None: for its rows as they are."""
         is_less = self._view.is_projected or self._view.predicate is not None
-        return self._wanted if is_less and self._cluster.channel(node).versions.scans_in_arrow else None
+        return self._request if is_less and self._cluster.channel(node).versions.scans_in_arrow else None
 
     def page(self, response: pb.ScanKvResponse, payloads: Sequence[memoryview]) -> Page:
         """What an answer has. Raises `CorruptData`."""
@@ -145,13 +169,13 @@ _COMPRESSIONS = {"none": 0, "lz4": 1, "zstd": 2}
 
 def arrow_rows(view: RowView, positions: Sequence[int], settings: Settings) -> pb.PbArrowRows:
     """What asks for the columns at `positions`, without rows that the filter of `view` excludes."""
-    wanted = pb.PbArrowRows(
+    request = pb.PbArrowRows(
         schema_id=view.info.schema_id, projected_fields=positions, filter_predicate=view.wire_filter()
     )
     compression = _COMPRESSIONS[settings["client.scanner.kv.compression"]]
     if compression:
-        wanted.compression = compression
-    return wanted
+        request.compression = compression
+    return request
 
 
 def rows_without_columns(rows: int) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 import google_crc32c
 import numpy as np
 
-from forebay.codec._arrow_c cimport ArrowArray
+from forebay.codec.arrow._arrow_c cimport ArrowArray
 
 cdef enum Function:
     FUNCTION_FLUSS = 0

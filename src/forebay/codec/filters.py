@@ -1,8 +1,9 @@
 """Predicates on Arrow data: checked against a schema, applied to batches, turned into dataset expressions.
 
 Nouns: a *predicate* (metadata.predicate) names columns and holds Python values. `bind` resolves it against a schema
-into a *bound predicate*, whose literals are column values (codec.literals) of exactly the columns' types. Everything
-that evaluates works on bound predicates: `mask` here, the pruning of batches in codec.statistics, the wire.
+into a *bound predicate*, whose literals are column values (codec.casting.literals) of exactly the columns' types.
+Everything that evaluates works on bound predicates: `mask` here, the pruning of batches in codec.log.statistics, the
+wire.
 
 Rules: SQL's three-valued logic, so a comparison with null is never true; there is no NOT node, so unknown may count
 as false. Floating-point columns have Spark's order: NaN equals NaN and is greater than everything, -0.0 equals 0.0
@@ -21,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import arrow_type
-from forebay.codec.literals import is_floating, place, to_array, to_python, to_scalar, value_range
+from forebay.codec.arrow.arrow_types import arrow_type
+from forebay.codec.casting.literals import is_floating, place, to_array, to_python, to_scalar, value_range
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import TypeRoot
@@ -75,7 +76,7 @@ def bind(predicate: Predicate, schema: Schema | Sequence[Column]) -> BoundPredic
 
 def normalize(predicate: Predicate, schema: Schema | Sequence[Column]) -> Predicate:
     """`predicate` after `bind`, with its literals as Python values again (`literals.to_python`)."""
-    return _unbind(bind(predicate, schema))
+    return unbind(bind(predicate, schema))
 
 
 def _bind(predicate: Predicate, columns: dict[str, Column]) -> BoundPredicate:
@@ -167,9 +168,10 @@ def _require_count(function: LeafFunction, column: Column, literals: tuple[Any, 
         )
 
 
-def _unbind(bound: BoundPredicate) -> Predicate:
+def unbind(bound: BoundPredicate) -> Predicate:
+    """The predicate that `bound` stands for, with its literals as Python values (`literals.to_python`)."""
     if isinstance(bound, BoundCompound):
-        return Compound(bound.function, tuple(_unbind(child) for child in bound.children))
+        return Compound(bound.function, tuple(unbind(child) for child in bound.children))
     literals = tuple(to_python(value, bound.column.data_type) for value in bound.literals)
     return Leaf(bound.function, bound.column.name, literals)
 
@@ -190,10 +192,10 @@ def mask(bound: BoundPredicate, data: pa.RecordBatch | pa.Table) -> pa.BooleanAr
                 f"the data has no column '{leaf.column.name}' to filter on; it has {data.schema.names}"
             )
         column = data.column(index)
-        wanted = arrow_type(leaf.column.data_type, getattr(column.type, "tz", None))
-        if not column.type.equals(wanted):
-            column = pc.cast(column, wanted)
-        return _leaf(leaf, column, wanted)
+        target_type = arrow_type(leaf.column.data_type, getattr(column.type, "tz", None))
+        if not column.type.equals(target_type):
+            column = pc.cast(column, target_type)
+        return _leaf(leaf, column, target_type)
 
     return pc.fill_null(_combine(bound, evaluate), False)
 
@@ -210,6 +212,27 @@ def leaves(bound: BoundPredicate) -> Iterator[BoundLeaf]:
     else:
         for child in bound.children:
             yield from leaves(child)
+
+
+def columns_of(bound: BoundPredicate) -> frozenset[str]:
+    """The names of the columns that a bound predicate reads."""
+    return frozenset(leaf.column.name for leaf in leaves(bound))
+
+
+def conjuncts(bound: BoundPredicate | None) -> list[BoundPredicate]:
+    """The conjuncts of `bound`, none of which is itself a conjunction."""
+    if bound is None:
+        return []
+    if isinstance(bound, BoundCompound) and bound.function is CompoundFunction.AND:
+        return [part for child in bound.children for part in conjuncts(child)]
+    return [bound]
+
+
+def join(parts: Sequence[BoundPredicate]) -> BoundPredicate | None:
+    """The conjunction of `parts`; None if there are none."""
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else BoundCompound(CompoundFunction.AND, tuple(parts))
 
 
 def _combine(bound: BoundPredicate, evaluate: Callable[[BoundLeaf], Operand]) -> Operand:
@@ -234,8 +257,8 @@ def _leaf(leaf: BoundLeaf, operand: Operand, t: pa.DataType) -> Operand:
     if pa.types.is_fixed_size_binary(t):  # literals may be of any length
         operand, t = operand.cast(pa.binary()), pa.binary()
     if function in (_F.IN, _F.NOT_IN):
-        found = _is_in(leaf, operand, t)
-        return found if function is _F.IN else pc.and_kleene(pc.invert(found), pc.is_valid(operand))
+        matches = _is_in(leaf, operand, t)
+        return matches if function is _F.IN else pc.and_kleene(pc.invert(matches), pc.is_valid(operand))
     if is_floating(leaf.column.data_type):
         return _compare_floats(function, operand, leaf.literals[0])
     if pa.types.is_boolean(t):

@@ -23,8 +23,8 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import forebay
 from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.base.version import __version__
 from forebay.console import lakes, overview, rows, statements, tables, work
 from forebay.console.explain import explain
 from forebay.console.session import Console
@@ -216,7 +216,7 @@ def _told(visitors: Visitors, name: str | None, allow_changes: bool) -> dict[str
         "has_login": visitors.needs is not None,
         "user": visitors.user(name),
         "allow_changes": allow_changes,
-        "version": forebay.__version__,
+        "version": __version__,
         "bootstrap_servers": None if console is None else console.bootstrap_servers,
         "lakes": [] if console is None else list(console.warehouses),
     }

@@ -7,11 +7,9 @@ from typing import Any
 
 from forebay.api.filters import as_predicate
 from forebay.base.errors import InvalidRequest
-from forebay.client.planning import EARLIEST, list_offsets
 from forebay.console.session import Console, page_of
-from forebay.metadata.predicate import predicate_text
+from forebay.metadata.predicate import conjuncts, predicate_text
 from forebay.metadata.table import TableBucket, TablePath
-from forebay.unionread.lake_side import conjuncts
 from forebay.unionread.plan import PlanPiece, UnionPlan
 from forebay.unionread.planning import plan_union
 
@@ -45,7 +43,7 @@ def explain(
     buckets = _buckets_by_place(plan)
     shown = [(piece, piece.table_bucket or buckets.get((piece.partition, piece.bucket))) for piece in page]
     known = list({bucket for _, bucket in shown if bucket is not None})
-    starts = list_offsets(console.conn.cluster, info, known, EARLIEST) if known else {}
+    starts = console.conn.admin.list_offsets(info, "earliest", buckets=known) if known else {}
     return {
         "kind": "primary key" if info.has_primary_key else "log",
         "buckets": info.bucket_count,
@@ -86,7 +84,7 @@ def _filters(plan: UnionPlan) -> list[dict[str, Any]]:
     accepted = None if plan.reader.lake is None else plan.reader.lake.accepted
     return [
         {"text": predicate_text(part), "skips_lake_rows": None if accepted is None else part in accepted}
-        for part in conjuncts(plan.reader.predicate)
+        for part in conjuncts(plan.reader.view.predicate)
     ]
 
 

@@ -7,20 +7,21 @@ snapshots are text: those of Iceberg are numbers that a browser cannot represent
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from forebay.base.errors import AccessDenied, ForebayError, InvalidRequest, NotFound, Unavailable, UnsupportedOperation
 from forebay.base.progress import OnProgress
 from forebay.base.quantity import parse_span
-from forebay.client.server_description import TieringInfo
+from forebay.client.admin.server_description import TieringInfo
 from forebay.console.background import Task
 from forebay.console.session import Console, first_of, iso_text, page_of, time_text, token_after
 from forebay.console.tables import masked
 from forebay.lakes.health import FileColumns, LakeHealth, LakeSnapshotInfo, PlannedRewrite
-from forebay.metadata.table import TablePath, lake_options
-from forebay.paimon.catalog.catalog import Catalog
+from forebay.lakes.table_health import iceberg_health, paimon_health
+from forebay.metadata.table import TablePath
+from forebay.paimon import Catalog
 from forebay.tiering.lag import table_lag
 from forebay.tiering.now import lake_tables
 from forebay.tiering.repair import ROLLED_BACK, lake_state
@@ -214,31 +215,19 @@ def _of_live_table(console: Console, path: TablePath) -> LakeHealth:
     lake_format = info.descriptor.lake_format
     if not info.lake_enabled or lake_format is None:
         raise InvalidRequest(f"table {path} has no lake: 'table.datalake.enabled' is not true for it")
-    options = {**lake_options(info), **dict(console.conn.settings.lake_options)}
+    options = {**info.lake_options(), **dict(console.conn.settings.lake_options)}
     if lake_format == "paimon":
         key = "catalog", frozenset(options.items())
         return _in(console.remembered(key, _CATALOG_SECONDS, lambda: Catalog.open(options)), str(path))
     if lake_format == "iceberg":
-        return _iceberg(options, str(path))
+        return iceberg_health(options, str(path))
     raise UnsupportedOperation(
         f"the console shows lakes of formats paimon and iceberg; table {path} has {lake_format!r}"
     )
 
 
 def _in(lake: Any, path: str) -> LakeHealth:
-    if isinstance(lake, Catalog):
-        from forebay.lakes.paimon_health import PaimonHealth
-
-        return PaimonHealth(lake.renewed().kept_table(path))
-    return _iceberg(lake.options, path)
-
-
-def _iceberg(options: Mapping[str, str], path: str) -> LakeHealth:
-    try:
-        from forebay.lakes.iceberg_health import IcebergHealth
-    except ModuleNotFoundError as e:
-        raise UnsupportedOperation("Iceberg lakes need pip install 'forebay[iceberg]'") from e
-    return IcebergHealth(options, path)
+    return paimon_health(lake, path) if isinstance(lake, Catalog) else iceberg_health(lake.options, path)
 
 
 # ---- one table ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay.base.counting import quantile
 from forebay.base.errors import UnsupportedOperation
-from forebay.client.server_description import ServerDescription, ServerLoad, TieringInfo
+from forebay.client.admin.server_description import ServerDescription, ServerLoad, TieringInfo
 from forebay.console.session import Console
 from forebay.console.tables import masked
 

@@ -8,18 +8,17 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.api.filters import as_predicate
 from forebay.api.text_table import plain
 from forebay.base.errors import InvalidRequest
 from forebay.base.threads import Future
-from forebay.client.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, place_of
 from forebay.client.table import Table
 from forebay.console.session import TAILS_MAX, Console, check_limit
 from forebay.metadata.predicate import Predicate
@@ -138,7 +137,7 @@ def peek(
             raise InvalidRequest("this page is of another table: begin again")
         log = replace(log, table=table, columns=names, predicate=predicate)
     else:
-        log = _Log.at(table, place, bucket, partition, offset, time, predicate, names)
+        log = _Log.at(console, table, place, bucket, partition, offset, time, predicate, names)
     return log.page(console, limit)
 
 
@@ -195,6 +194,7 @@ class _Log:
     @classmethod
     def at(
         cls,
+        console: Console,
         table: Table,
         place: str,
         bucket: int | None,
@@ -204,7 +204,7 @@ class _Log:
         predicate: Predicate | None,
         columns: list[str] | None,
     ) -> _Log:
-        cluster, info = table.connection.cluster, table.info
+        info = table.info
         chosen = table.buckets(partition or None)
         if bucket is not None:
             chosen = [each for each in chosen if each.bucket == bucket]
@@ -212,7 +212,8 @@ class _Log:
                 raise InvalidRequest(
                     f"table {table.path} has no bucket {bucket}; it has {info.bucket_count}, from 0 on"
                 )
-        starts, ends = (dict(list_offsets(cluster, info, chosen, end)) for end in (EARLIEST, LATEST))
+        list_offsets = partial(console.conn.admin.list_offsets, info, buckets=chosen)
+        starts, ends = list_offsets("earliest"), list_offsets("latest")
         if place == "offset":
             if offset is None or len(chosen) != 1:
                 raise InvalidRequest("an offset is one of a bucket: give the bucket, the offset, and the partition")
@@ -220,7 +221,7 @@ class _Log:
         elif place == "time":
             if not time:
                 raise InvalidRequest("give the time to begin at, such as 2026-01-31T12:00Z")
-            edges = dict(list_offsets(cluster, info, chosen, place_of(time, "time")))
+            edges = list_offsets(time)
         else:
             edges = dict(ends if place == "end" else starts)
         names = {each.partition_id: each.name for each in table.partitions()} if info.is_partitioned else {}

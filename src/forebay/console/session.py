@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import InvalidRequest, LimitExceeded
+from forebay.client.admin.server_description import ServerDescription
 from forebay.client.connection import Connection, connect
-from forebay.client.server_description import ServerDescription
 from forebay.console.background import Tasks
-from forebay.lake.kept import Kept
+from forebay.lake.lru_cache import LruCache
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Console:
         self._answers: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
         self._changes = 0
         self.tasks = Tasks(self.clock)
-        self._files: Kept[Any, threads.Future[Any]] = Kept(_TABLES_OF_FILES)
+        self._files: LruCache[Any, threads.Future[Any]] = LruCache(_TABLES_OF_FILES)
 
     @classmethod
     def open(

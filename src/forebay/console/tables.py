@@ -9,14 +9,12 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import AccessDenied, NotFound, UnsupportedOperation
-from forebay.client.display import role
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, plan_buckets
 from forebay.client.results import LakeSnapshot, TableStats
 from forebay.console.session import Console, iso_text, page_of, time_text
-from forebay.lake.shared_options import without_secrets
-from forebay.metadata.ddl import create_statement
+from forebay.lake.public_options import without_secrets
+from forebay.metadata.ddl import column_role, create_statement
 from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 
 _NAMES_SECONDS = 3.0
 _FIGURES_SECONDS = 3.0
@@ -108,10 +106,10 @@ class Figures:
     def of(cls, console: Console, info: TableInfo) -> Figures:
         """Of all buckets. The lake's snapshot is asked for before the ends of logs, so that no lag is negative."""
         found = cls()
-        cluster, admin = console.conn.cluster, console.conn.admin
+        admin = console.conn.admin
         if info.lake_enabled:
-            found.snapshot = newest_known(admin, info)
-        found.ends = list_offsets(cluster, info, plan_buckets(cluster, info), LATEST)
+            found.snapshot = newest_lake_snapshot(admin, info)
+        found.ends = admin.list_offsets(info, "latest")
         try:
             found.stats = admin.table_stats(info)
         except UnsupportedOperation:
@@ -175,7 +173,7 @@ def table(console: Console, database: str, name: str) -> dict[str, Any]:
             {
                 "name": column.name,
                 "type": str(column.data_type),
-                "role": role(info.schema, column),
+                "role": column_role(info.schema, column),
                 "comment": column.comment,
                 "aggregate": None if column.aggregate is None else str(column.aggregate),
             }
@@ -260,13 +258,13 @@ def buckets(
     limit: int = 100,
 ) -> dict[str, Any]:
     """A page of a table's buckets: where they are, and what they have."""
-    cluster, admin = console.conn.cluster, console.conn.admin
+    admin = console.conn.admin
     info = admin.table_info(TablePath(database, name))
     names = _partition_names(console, info)
-    every = plan_buckets(cluster, info, None if partition in (None, "") else [partition])
+    every = console.conn.table(info).buckets(None if partition in (None, "") else [partition])
     page, following = page_of(every, page_token, limit)
-    snapshot = newest_known(admin, info) if info.lake_enabled else None
-    starts, ends = (list_offsets(cluster, info, page, place) for place in (EARLIEST, LATEST))
+    snapshot = newest_lake_snapshot(admin, info) if info.lake_enabled else None
+    starts, ends = (admin.list_offsets(info, place, buckets=page) for place in ("earliest", "latest"))
     try:
         stats, missing = admin.table_stats(info, buckets=page), list[str]()
     except UnsupportedOperation:
@@ -275,7 +273,7 @@ def buckets(
         missing.append(NO_SIZES)
     items = []
     for bucket in page:
-        node = cluster.leader(info.path, bucket)
+        node = console.conn.cluster.leader(info.path, bucket)
         items.append(
             {
                 "bucket": bucket.bucket,
@@ -310,7 +308,7 @@ def partitions(
     named = sorted((text, number) for number, text in _partition_names(console, info).items())
     page, following = page_of(named, page_token, limit)
     wanted = {number for _, number in page}
-    mine = [bucket for bucket in plan_buckets(console.conn.cluster, info) if bucket.partition_id in wanted]
+    mine = [bucket for bucket in console.conn.table(info).buckets() if bucket.partition_id in wanted]
     try:
         stats, missing = admin.table_stats(info, buckets=mine), list[str]()
     except UnsupportedOperation:

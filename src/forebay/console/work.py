@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.client.results import TransactionInfo
-from forebay.client.server_description import ConnectionInfo, ScanInfo, ServerDescription, ServerList, TieringInfo
-from forebay.client.table_snapshot import TableSnapshotInfo
+from forebay.client.admin.server_description import ConnectionInfo, ScanInfo, ServerDescription, ServerList, TieringInfo
+from forebay.client.results import TableSnapshotInfo, TransactionInfo
 from forebay.console.lakes import task_line
 from forebay.console.session import Console, first_of, iso_text, token_after
 from forebay.metadata.table import TablePath

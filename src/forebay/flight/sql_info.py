@@ -66,7 +66,7 @@ def _kind(value: Any) -> int:
 
 
 def _facts(read_only: bool) -> Mapping[int, Any]:
-    from forebay import __version__
+    from forebay.base.version import __version__
 
     varying = {0: "Forebay", 1: __version__, 2: pa.__version__, 3: read_only, 10: not read_only}
     return dict(sorted({**varying, **_UNLIMITED, **_FACTS}.items()))

@@ -1,9 +1,9 @@
-"""What Forebay asks of a file system, and how its failures look.
+"""The interface of a file system, and its failures.
 
 Nouns: an `AppendFile` grows at its end and can be cut there; a `PositionalReader` reads any place of a file; a
 `FileSystem` makes both and keeps the names. Paths are strings with "/" between their parts.
 
-Rules that every implementation keeps (`forebay.testing.file_system_contract` checks them):
+Rules that every implementation keeps (`tests/fs/file_system_contract.py` checks them):
 
 - **Content is durable after `AppendFile.sync`**, and so is then the file's name in its folder. Nothing else makes
   appended bytes durable: they may be lost, in part and out of order, when the machine loses power.
@@ -14,7 +14,7 @@ Rules that every implementation keeps (`forebay.testing.file_system_contract` ch
 - **A path with an empty step, `.` or `..` is refused** (`InvalidRequest`): names from data must not leave their folder.
 - Failures are `StorageFailure`, with the path and the system's own words; a full disk is `DiskFull`.
 
-The local file system is in `forebay.fs.local`; one that loses power on request in `forebay.testing.faulty_fs`.
+The local file system is in `forebay.fs.local`; one that loses power on request in `tests/fs/faulty_fs.py`.
 Prior art: LevelDB's `Env` and its fault-injecting test double.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 RESERVE_BYTES = 64 << 20
-"""What clients' writes leave free of the data disk by default: metadata, checkpoints and retention may use it."""
+"""Default free space of the data disk that clients' writes do not use; metadata, checkpoints and retention may."""
 
 
 class DiskFull(StorageFailure):
@@ -102,7 +102,7 @@ class AppendFile(Protocol):
     def append(self, buffers: Sequence[Buffer]) -> int:
         """Write `buffers` one after the other at the end; return the position where they begin.
 
-        All or nothing as far as `size` tells. After a failure the file may hold a part of the bytes beyond `size`:
+        Atomic with respect to `size`. After a failure the file may hold a part of the bytes beyond `size`:
         `truncate(size)` before the next append. Raises `StorageFailure`.
         """
         ...
@@ -148,7 +148,7 @@ class SharedWords(Protocol):
         """The numbers. A store raises nothing, and every later process finds it, also after `kill -9`.
 
         After a power failure each number may be any of those that were stored since the last `sync`. A store that the
-        disk refuses is logged, and the number stays as it was.
+        disk refuses is logged, and the number does not change.
         """
         ...
 
@@ -232,7 +232,7 @@ class FileSystem(Protocol):
     def forget_cached(self, path: str) -> None:
         """Ask the system to drop what it caches of the file `path` and need not write back any more.
 
-        What is read afterwards comes from the disk. Recovery asks for this: after a failed sync, cached bytes may look
+        Later reads come from the disk. Recovery calls this: after a failed sync, cached bytes may look
         written and not be. A hint, where the system cannot do it.
         """
         ...

@@ -58,7 +58,7 @@ class _Translating:
 
 
 def local_failure(operation: str, path: str, error: OSError) -> StorageFailure:
-    """As `storage_failure`, with the folder and the free space of a disk that is full."""
+    """The error of `storage_failure`, extended for a full disk with the folder and the free space."""
     return storage_failure(operation, path, error, disk_of(path))
 
 
@@ -309,7 +309,7 @@ class LocalFileSystem:
                 _sync_folder(os.path.dirname(folder))
 
     def list_directory(self, path: str) -> list[FileEntry]:
-        found = []
+        listing = []
         with _Translating("list", path), os.scandir(path) as entries:
             for entry in entries:
                 try:
@@ -317,8 +317,8 @@ class LocalFileSystem:
                 except FileNotFoundError:
                     continue
                 is_directory = stat.S_ISDIR(details.st_mode)
-                found.append(FileEntry(entry.name, is_directory, 0 if is_directory else details.st_size))
-        return sorted(found)
+                listing.append(FileEntry(entry.name, is_directory, 0 if is_directory else details.st_size))
+        return sorted(listing)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(check_steps(path))

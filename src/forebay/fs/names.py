@@ -70,7 +70,7 @@ _TABLET_FOLDER = re.compile(r"(log|kv)-(\d+)")
 
 
 class TabletFolder(NamedTuple):
-    """What the path of a tablet's folder says."""
+    """The parts of the path of a tablet's folder."""
 
     kind: TabletKind
     table: PhysicalTablePath
@@ -200,7 +200,7 @@ def tablet_folder(kind: TabletKind, table: PhysicalTablePath, bucket: TableBucke
 
 
 def parse_tablet_folder(relative: str) -> TabletFolder | None:
-    """What `tablet_folder` made `relative` from, or None when it is not such a path."""
+    """The parts of a path that `tablet_folder` builds; None if `relative` is not such a path."""
     parts = relative.split("/")
     tablet = _TABLET_FOLDER.fullmatch(parts[-1])
     table = _TABLE_FOLDER.fullmatch(parts[1]) if 3 <= len(parts) <= 4 else None

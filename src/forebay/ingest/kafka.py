@@ -24,7 +24,7 @@ from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.ingest.connect_values import type_of
+from forebay.debezium.values import type_of
 from forebay.ingest.messages import DEBEZIUM, Message, MessageRows, RowRun, key_fields, read, runs
 
 _LOGGER = logging.getLogger("forebay")
@@ -292,7 +292,7 @@ class KafkaIngest:
         new = [partition for partition in self._partitions if partition not in self.progress.offsets]
         if new:
             first = {partition: self._first_offset(consumer, partition, start) for partition in new}
-            self._commit(self.progress.offsets, first, MessageRows(), ())
+            self._commit(self.progress.offsets, first, MessageRows([], [], []), ())
         self._ended.clear()
         topic, at = self._source.topic, self.progress.offsets
         consumer.assign([self._kafka.TopicPartition(topic, each, at[each]) for each in self._partitions])

@@ -1,42 +1,23 @@
 """Messages of a topic as rows of a table: Debezium's change events, or plain JSON objects.
 
-A *run* is rows of one topic's batch that are written together, in the order of the runs. Messages are JSON texts, so
-they are parsed one by one; from there on, work is by column.
-
-PostgreSQL does not log large values (TOAST) that an update leaves as they are, unless the table's replica identity is
-FULL. Debezium writes a placeholder for them. Such an update becomes a partial one, which leaves these columns alone.
+A *run* is rows of one topic's batch that are written together, in the order of the runs. `forebay.debezium` decodes
+events. An update that lacks values which the database did not log becomes a partial one, in a run of its own.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, INSERT, UPDATE_AFTER
-from forebay.base.errors import InternalError
-from forebay.codec.arrow_types import user_schema
-from forebay.ingest.connect_values import BAD_VALUE, NATIVE, Convert, converter
-from forebay.metadata.table import Column, TableInfo
+from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_AFTER
+from forebay.debezium.columns import columns_of
+from forebay.debezium.events import EventRow, Fault, decode, parsed, unlogged, unlogged_fault
+from forebay.metadata.table import TableInfo
 
 DEBEZIUM, JSON = FORMATS = ("debezium", "json")
-
-UNAVAILABLE = "__debezium_unavailable_value"
-"""Debezium's placeholder (`unavailable.value.placeholder`); of bytes, its base64."""
-
-_IN_BASE64 = base64.b64encode(UNAVAILABLE.encode()).decode()
-_UNAVAILABLE = (UNAVAILABLE, _IN_BASE64, [UNAVAILABLE])
-_MARKS = (UNAVAILABLE.encode(), _IN_BASE64.encode())
-_KINDS = {"c": INSERT, "r": INSERT, "u": UPDATE_AFTER, "d": DELETE}
-"""By Debezium's `op`: create, read (of a snapshot), update, delete. Others (truncate, message) are no rows."""
-
-_NONE: frozenset[type] = frozenset()
-_SHOWN_CHARS, _REASON_CHARS = 60, 120
 
 
 class Message(NamedTuple):
@@ -55,21 +36,13 @@ class RowRun(NamedTuple):
     columns: tuple[str, ...] | None
 
 
-class Row(NamedTuple):
-    """A row of a message; `fields` are the columns that the message's schema part describes, if it has one."""
-
-    message: Message
-    kind: str
-    values: Mapping[str, Any]
-    fields: Mapping[str, Mapping[str, Any]]
-
-
 @dataclass
 class MessageRows:
     """What messages say: rows in their order, and what is wrong with the others."""
 
-    rows: list[Row] = field(default_factory=list)
-    wrong: list[tuple[Message, str]] = field(default_factory=list)
+    messages: Sequence[Message]
+    rows: list[EventRow]
+    wrong: list[tuple[Message, str]]
 
     def strange(self, info: TableInfo) -> dict[str, Mapping[str, Any]]:
         """The columns that rows have and the table does not, with what describes them; empty if nothing does."""
@@ -80,23 +53,10 @@ class MessageRows:
         return found
 
 
-class _Fault(Exception):
-    """What is wrong with a message."""
-
-
-def read(messages: Iterable[Message], form: str) -> MessageRows:
+def read(messages: Sequence[Message], form: str) -> MessageRows:
     """The rows of messages in one of `FORMATS`."""
-    row_of: Callable[[Message], Row | None] = _DebeziumReader().row if form == DEBEZIUM else _json_row
-    batch = MessageRows()
-    for message in messages:
-        try:
-            row = row_of(message)
-        except _Fault as e:
-            batch.wrong.append((message, str(e)))
-        else:
-            if row is not None:
-                batch.rows.append(row)
-    return batch
+    rows, wrong = decode(message.value for message in messages) if form == DEBEZIUM else _json_rows(messages)
+    return MessageRows(messages, rows, [(messages[at], reason) for at, reason in wrong.items()])
 
 
 def runs(batch: MessageRows, info: TableInfo, time_unit: str | None) -> list[RowRun]:
@@ -115,65 +75,36 @@ def runs(batch: MessageRows, info: TableInfo, time_unit: str | None) -> list[Row
 # ---- texts -> rows --------------------------------------------------------------------------------------------------
 
 
-def _parsed(text: bytes, what: str) -> Any:
-    try:
-        return json.loads(text, parse_float=Decimal)
-    except ValueError as e:
-        raise _Fault(f"its {what} is not JSON: {e}") from None
+def _json_rows(messages: Sequence[Message]) -> tuple[list[EventRow], dict[int, str]]:
+    """Plain objects as rows, and what is wrong with other messages, by position."""
+    rows: list[EventRow] = []
+    wrong: dict[int, str] = {}
+    for at, message in enumerate(messages):
+        try:
+            rows.append(_json_row(at, message))
+        except Fault as e:
+            wrong[at] = str(e)
+    return rows, wrong
 
 
-def _json_row(message: Message) -> Row:
+def _json_row(at: int, message: Message) -> EventRow:
     """A plain object is the whole row; no value means that the row with the message's key was deleted."""
     if message.value is None:
-        key = None if message.key is None else _parsed(message.key, "key")
+        key = None if message.key is None else parsed(message.key, "key")
         if not isinstance(key, dict):
-            raise _Fault("it has no value, and its key is not a JSON object with the primary key of the row to delete")
-        return Row(message, DELETE, key, {})
-    row = _parsed(message.value, "value")
+            raise Fault("it has no value, and its key is not a JSON object with the primary key of the row to delete")
+        return EventRow(at, DELETE, key, {})
+    row = parsed(message.value, "value")
     if not isinstance(row, dict):
-        raise _Fault("its value is not a JSON object")
-    return Row(message, UPDATE_AFTER, row, {})
-
-
-class _DebeziumReader:
-    """Change events, with the schema part or without; those of a topic mostly have the same."""
-
-    def __init__(self) -> None:
-        self._schema: Any = None
-        self._fields: Mapping[str, Mapping[str, Any]] = {}
-
-    def row(self, message: Message) -> Row | None:
-        if message.value is None:  # a tombstone, for Kafka's log compaction
-            return None
-        event = _parsed(message.value, "value")
-        if not isinstance(event, dict):
-            raise _Fault("its value is not a change event of Debezium")
-        payload = event["payload"] if isinstance(event.get("payload"), dict) else event
-        kind = _KINDS.get(str(payload.get("op")))
-        if kind is None:
-            raise _Fault(f"its op is {payload.get('op', 'missing')}: it is not a change of a row")
-        side = "before" if kind == DELETE else "after"
-        values = payload.get(side)
-        if not isinstance(values, dict):
-            raise _Fault(f"it has no row in '{side}'")
-        return Row(message, kind, values, self._described(event.get("schema"), side))
-
-    def _described(self, schema: Any, side: str) -> Mapping[str, Mapping[str, Any]]:
-        if schema is None:
-            return {}
-        if schema != self._schema:
-            sides = {each.get("field"): each for each in schema.get("fields", ())}
-            described = sides.get("after") or sides.get(side) or {}
-            self._fields = {each["field"]: each for each in described.get("fields", ())}
-            self._schema = schema
-        return self._fields
+        raise Fault("its value is not a JSON object")
+    return EventRow(at, UPDATE_AFTER, row, {})
 
 
 def key_fields(message: Message) -> list[str]:
     """The columns of a message's key: of Debezium, those of the primary key of the table."""
     try:
-        key = None if message.key is None else _parsed(message.key, "key")
-    except _Fault:
+        key = None if message.key is None else parsed(message.key, "key")
+    except Fault:
         return []
     found = key.get("payload", key) if isinstance(key, dict) else None
     return list(found) if isinstance(found, dict) else []
@@ -182,20 +113,18 @@ def key_fields(message: Message) -> list[str]:
 # ---- rows -> columns ------------------------------------------------------------------------------------------------
 
 
-def _with_same_columns(batch: MessageRows, info: TableInfo) -> Iterable[tuple[frozenset[str], list[Row]]]:
+def _with_same_columns(batch: MessageRows, info: TableInfo) -> Iterable[tuple[frozenset[str], list[EventRow]]]:
     """Rows that follow one another and lack the same columns, which are those with Debezium's placeholder."""
-    run: list[Row] = []
+    run: list[EventRow] = []
     lacking: frozenset[str] = frozenset()
-    fixed = {c.name for c in info.schema.columns if not c.data_type.nullable}
+    names = frozenset(info.schema.names)
+    required = {c.name for c in info.schema.columns if not c.data_type.nullable}
     for row in batch.rows:
-        missing = frozenset[str]()
-        if any(mark in (row.message.value or b"") for mark in _MARKS):
-            missing = frozenset(name for name, value in row.values.items() if value in _UNAVAILABLE)
-        if missing and (row.kind != UPDATE_AFTER or missing & fixed):
-            name = min(missing & fixed or missing)
-            batch.wrong.append(
-                (row.message, f"the database did not log '{name}': ALTER TABLE ... REPLICA IDENTITY FULL there")
-            )
+        message = batch.messages[row.at]
+        missing = unlogged(row, message.value or b"", names)
+        fault = unlogged_fault(row, missing, required)
+        if fault is not None:
+            batch.wrong.append((message, fault))
             continue
         if missing != lacking and run:
             yield lacking, run
@@ -207,78 +136,17 @@ def _with_same_columns(batch: MessageRows, info: TableInfo) -> Iterable[tuple[fr
 
 
 def _run(
-    batch: MessageRows, info: TableInfo, missing: frozenset[str], rows: list[Row], time_unit: str | None
+    batch: MessageRows, info: TableInfo, missing: frozenset[str], rows: list[EventRow], time_unit: str | None
 ) -> RowRun | None:
     schema = info.schema
     columns = [c for c in schema.columns if c.name not in missing and c.name != schema.auto_increment_column]
-    arrays, faults = _columns_of_all(rows, columns, time_unit, set(schema.primary_key))
-    if faults:
-        batch.wrong += [(rows[at].message, reason) for at, reason in sorted(faults.items())]
-        kept = [row for at, row in enumerate(rows) if at not in faults]
-        return _run(batch, info, missing, kept, time_unit) if kept else None
-    names = [c.name for c in columns]
+    fitting = columns_of(rows, columns, time_unit, set(schema.primary_key))
+    batch.wrong += [(batch.messages[at], reason) for at, reason in fitting.wrong.items()]
+    if not fitting.rows:
+        return None
+    arrays, names = fitting.arrays, [c.name for c in columns]
     run_columns = tuple(names) if missing else None
     if info.has_primary_key:
-        arrays, names = [pa.array([row.kind for row in rows], pa.string()), *arrays], [CHANGE_TYPE_COLUMN, *names]
+        kinds = pa.array([row.kind for row in fitting.rows], pa.string())
+        arrays, names = [kinds, *arrays], [CHANGE_TYPE_COLUMN, *names]
     return RowRun(pa.RecordBatch.from_arrays(arrays, names), run_columns)
-
-
-def _columns_of_all(
-    rows: list[Row], columns: Sequence[Column], time_unit: str | None, key: set[str]
-) -> tuple[list[pa.Array], dict[int, str]]:
-    """The columns of rows between which the source's schema may change."""
-    chunks: list[list[pa.Array]] = []
-    faults: dict[int, str] = {}
-    begin = 0
-    for end in range(1, len(rows) + 1):
-        if end == len(rows) or rows[end].fields is not rows[begin].fields:
-            arrays, found = _columns(rows[begin:end], columns, time_unit, key)
-            faults |= {begin + at: reason for at, reason in found.items()}
-            chunks.append(arrays)
-            begin = end
-    if faults or len(chunks) == 1:
-        return chunks[0], faults
-    return [pa.concat_arrays(list(each)) for each in zip(*chunks, strict=True)], {}
-
-
-def _columns(
-    rows: list[Row], columns: Sequence[Column], time_unit: str | None, key: set[str]
-) -> tuple[list[pa.Array], dict[int, str]]:
-    """The columns of rows with one schema part, and what is wrong with some of the rows."""
-    arrays: list[pa.Array] = []
-    faults: dict[int, str] = {}
-    described = rows[0].fields
-    deleted = [row.kind == DELETE for row in rows]
-    for column, wanted in zip(columns, user_schema(columns), strict=True):
-        name, t = column.name, column.data_type
-        convert = converter(t, described.get(name), time_unit)
-        given = [row.values.get(name) for row in rows]
-        if name not in key and any(deleted):  # of a deleted row only the key counts
-            given = [None if is_deleted else value for is_deleted, value in zip(deleted, given, strict=True)]
-        try:
-            if convert is not None and not set(map(type, given)) <= NATIVE.get(t.root, _NONE):
-                values = [None if value is None else convert(value) for value in given]
-            else:
-                values = given
-            array = pa.array(values, wanted.type)
-        except BAD_VALUE as e:
-            found = {at: reason for at, value in enumerate(given) if (reason := _fault(value, convert, wanted.type))}
-            if not found:
-                raise InternalError(f"{len(given)} values of '{name}' do not become {t}, but each of them does") from e
-            faults |= {at: f"'{name}' is no {t}: {reason}" for at, reason in found.items()}
-            continue
-        arrays.append(array)
-        if array.null_count and not t.nullable:
-            lacking = [at for at, value in enumerate(given) if value is None and (name in key or not deleted[at])]
-            faults |= dict.fromkeys(lacking, f"'{name}' is missing, which is NOT NULL")
-    return arrays, faults
-
-
-def _fault(value: Any, convert: Convert | None, wanted: pa.DataType) -> str | None:
-    if value is None:
-        return None
-    try:
-        pa.array([value if convert is None else convert(value)], wanted)
-    except BAD_VALUE as e:
-        return f"{repr(value)[:_SHOWN_CHARS]} ({str(e)[:_REASON_CHARS]})"
-    return None

@@ -1,7 +1,7 @@
 # What the merge engine `aggregation` makes of two values of a field. See _aggregate.pyx.
 from libc.stdint cimport int32_t, uint8_t
 
-from forebay.codec._row_decode cimport Span
+from forebay.codec.rows._row_decode cimport Span
 
 cdef struct Field:
     int function

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from forebay.codec._layout import RowLayout
+from forebay.codec.rows._layout import RowLayout
 
 def bitmap_class() -> type: ...
 

@@ -13,11 +13,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy
 
-from forebay.codec._layout cimport (
+from forebay.codec.rows._layout cimport (
     FORMAT_INDEXED, KIND_BOOLEAN, KIND_BYTES, KIND_CHAR, KIND_DECIMAL, KIND_DECIMAL_COMPACT, KIND_DOUBLE, KIND_FLOAT, KIND_INT8,
     KIND_INT16, KIND_INT32, KIND_INT64, KIND_STRING, KIND_TIME, KIND_TIMESTAMP, KIND_TIMESTAMP_COMPACT, RowLayout,
 )
-from forebay.codec._row_decode cimport Span
+from forebay.codec.rows._row_decode cimport Span
 from forebay.codec._wire cimport write_varint
 from forebay.kv._fields cimport INTEGER_BYTES_MAX, content, load_instant, load_integer, store_integer
 

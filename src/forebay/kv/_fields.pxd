@@ -2,10 +2,10 @@
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from forebay.codec._layout cimport (
+from forebay.codec.rows._layout cimport (
     FORMAT_INDEXED, KIND_BOOLEAN, KIND_CHAR, KIND_INT8, KIND_INT16, KIND_INT32, KIND_TIME, KIND_TIMESTAMP,
 )
-from forebay.codec._row_decode cimport Span
+from forebay.codec.rows._row_decode cimport Span
 from forebay.codec._wire cimport load_int32, load_int64, read_varint, write_varint
 
 cdef enum:

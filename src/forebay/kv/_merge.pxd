@@ -1,8 +1,8 @@
 # What a put makes of the row that is there, for the put in one piece. See _merge.pyx.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from forebay.codec._layout cimport Node, RowLayout
-from forebay.codec._row_decode cimport Span
+from forebay.codec.rows._layout cimport Node, RowLayout
+from forebay.codec.rows._row_decode cimport Span
 from forebay.kv._aggregate cimport Aggregates
 
 cdef enum:

@@ -1,8 +1,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from forebay.codec._layout import RowLayout
-from forebay.codec._slices import RowSlices
+from forebay.codec.rows._layout import RowLayout
+from forebay.codec.rows._slices import RowSlices
 from forebay.kv._aggregate import Aggregates
 
 class _Sequence(Protocol):

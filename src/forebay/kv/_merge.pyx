@@ -10,7 +10,7 @@ row leaves no changelog record.
 
 A stored value is `length i32 | schema id i16 | row`; all rows here are of the latest schema.
 
-`decide` and `build` need no Python: the put in one piece (`forebay.kv._hlog_put`) calls them, too.
+`decide` and `build` need no Python: the put in one piece (`forebay.kv.hlog._put`) calls them, too.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -18,11 +18,11 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from forebay.codec._layout cimport (
+from forebay.codec.rows._layout cimport (
     FORMAT_INDEXED, KIND_INT32, KIND_INT64, KIND_TIMESTAMP, KIND_TIMESTAMP_COMPACT, RowLayout,
 )
-from forebay.codec._row_decode cimport Span, row_spans
-from forebay.codec._slices cimport RowSlices
+from forebay.codec.rows._row_decode cimport Span, row_spans
+from forebay.codec.rows._slices cimport RowSlices
 from forebay.codec._wire cimport store_int32, write_varint
 from forebay.kv._aggregate cimport Aggregates
 from forebay.kv._fields cimport load_instant

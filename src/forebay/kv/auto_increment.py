@@ -18,7 +18,7 @@ FetchSegment = Callable[[int], int]
 class AutoIncrementSequence:
     """The ids of one column, as one bucket draws them: `next_id` to `last_id`, none above `id_max`.
 
-    The put in one piece draws them itself while there are some (`forebay.kv._hlog_put`).
+    The put in one piece draws them itself while there are some (`forebay.kv.hlog._put`).
     """
 
     def __init__(

@@ -3,10 +3,10 @@
 An engine does not sync its files. After a graceful shutdown they are trusted if their checksums are unchanged. After a
 crash of the process alone they are trusted if the kernel provably has every page that was written: a witness of the
 page cache (`base.host.page_cache_witnesses`) is the same as when the files were opened. LMDB's file is then also walked
-(`kv.lmdb_file`): its trees must be sound, and its rows must match the digest of the writes; the engine `hlog` checks as
-much whenever it is opened. Otherwise, and if the engine finds them damaged, the files are discarded: the state is
-restored from the newest checkpoint with correct checksums, or from nothing, and the changelog from there on. The log
-therefore keeps everything from the newest checkpoint's offset on (`retained_offset`).
+(`kv.lmdb.lmdb_file`): its trees must be sound, and its rows must match the digest of the writes; the engine `hlog`
+checks as much whenever it is opened. Otherwise, and if the engine finds them damaged, the files are discarded: the
+state is restored from the newest checkpoint with correct checksums, or from nothing, and the changelog from there on.
+The log therefore keeps everything from the newest checkpoint's offset on (`retained_offset`).
 
 A checkpoint is valid only if its rows match their digest (`hlog`: their own checksums); a state that fails this is not
 trusted after the next close.
@@ -31,7 +31,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.engine import EngineFactory, KvEngine
 from forebay.kv.file_checksums import first_difference, list_files, sync_files
-from forebay.kv.lmdb_file import check_engine_files
+from forebay.kv.lmdb.lmdb_file import check_engine_files
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class KvFolder:
         """Put trusted files in place, and mark them as in use."""
         self._fs.make_directories(self._path)
         self._remove_leftovers()
-        if not self._is_trusted(witnesses):
+        if not self.is_trusted(witnesses):
             self._fs.remove_tree(self._engine_path)
         if not self._fs.exists(self._engine_path):
             self._restore()
@@ -169,7 +169,8 @@ class KvFolder:
         """Discard the engine's files (it must be closed); `open_engine` will start from the newest checkpoint."""
         self._fs.remove_tree(self._engine_path)
 
-    def _is_trusted(self, witnesses: PageCacheWitnesses) -> bool:
+    def is_trusted(self, witnesses: PageCacheWitnesses) -> bool:
+        """Return whether the engine's files may be used; a reason against that is logged."""
         mark = trust_mark(self._fs, self._path)
         if not self._fs.exists(self._engine_path):
             return False

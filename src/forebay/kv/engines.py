@@ -2,28 +2,31 @@
 
 A folder is opened with the engine that wrote it. A new one gets the engine that its table names, else the server's
 choice: `hlog`, where keys are not looked up by a prefix and the file system can promise space (`allocates_in_place`),
-else `lmdb`. A folder whose table names another engine than it has is converted when it is opened.
+else `lmdb`. A folder whose table names another engine than it has is converted when it is opened. Files of RocksDB,
+which earlier versions could write, are refused (`forebay.kv.rocksdb_state`).
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from forebay.base.errors import ErrorCode, InvalidRequest, StorageFailure
-from forebay.codec.rows import prefix_encoder
+from forebay.codec.rows.keys import prefix_encoder
 from forebay.fs import names
 from forebay.fs.interface import storage_failure
 from forebay.fs.local_words import allocates_in_place
 from forebay.kv import _digest
 from forebay.kv.engine import EngineState, KvEngine
-from forebay.kv.hlog_engine import HEAD_FILE, HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.lmdb_file import DATA_FILE
-from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.kv.hlog.hlog_engine import HEAD_FILE, HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_file import DATA_FILE
+from forebay.kv.rocksdb_state import CONVERT, ROCKSDB, is_rocksdb, refusal
 from forebay.metadata.table import TableDescriptor
 
 _LOGGER = logging.getLogger(__name__)
@@ -32,9 +35,9 @@ ENGINE_PROPERTY = "forebay.kv.engine"
 """The custom property by which a table names its engine."""
 
 AUTO = "auto"
-ENGINES: dict[str, Callable[..., KvEngine]] = {"hlog": HlogEngine, "lmdb": LmdbEngine, "rocksdb": RocksDbEngine}
+ENGINES: dict[str, Callable[..., KvEngine]] = {"hlog": HlogEngine, "lmdb": LmdbEngine}
 
-_FILES = {"hlog": HEAD_FILE, "lmdb": DATA_FILE, "rocksdb": "CURRENT"}
+_FILES = {"hlog": HEAD_FILE, "lmdb": DATA_FILE}
 _ROWS_AT_ONCE = 10_000
 
 
@@ -46,8 +49,13 @@ def engine_in(directory: Path) -> str | None:
 def parse_engine(text: str) -> str:
     """Return the name of an engine, or `AUTO`. Raises `InvalidRequest` for anything else."""
     name = text.strip().lower()
+    if name == ROCKSDB:
+        raise InvalidRequest(
+            f"{text!r} is no longer a key-value engine: choose 'auto', 'hlog' or 'lmdb', and convert states that "
+            f"RocksDB has written with `{CONVERT}` (docs/upgrade.md)"
+        )
     if name != AUTO and name not in ENGINES:
-        raise InvalidRequest(f"{text!r} is not a key-value engine: choose 'auto', 'hlog', 'lmdb' or 'rocksdb'")
+        raise InvalidRequest(f"{text!r} is not a key-value engine: choose 'auto', 'hlog' or 'lmdb'")
     return name
 
 
@@ -69,6 +77,30 @@ def check_engine(descriptor: TableDescriptor) -> None:
         )
 
 
+class StoredRows(Protocol):
+    """The rows of a bucket, and the state that belongs to them."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+def copy_rows(source: StoredRows, target: KvEngine, *, keeps_digest: bool) -> int:
+    """Copy all rows and the state into the empty engine `target`; return the digest of the rows.
+
+    `keeps_digest`: whether puts to the table keep the digest with the state.
+    """
+    digest, rows = 0, source.items()
+    while chunk := dict(islice(rows, _ROWS_AT_ONCE)):
+        target.apply(chunk, EngineState())
+        digest = _digest.added(digest, _digest.of_pairs(list(chunk), list(chunk.values())))
+    keeps = keeps_digest and target.name != "hlog"  # which has a digest of its own
+    target.apply({}, replace(source.state, digest=digest if keeps else None))
+    target.sync()
+    return digest
+
+
 class TableEngine:
     """Opens the engine of a table's buckets (an `EngineFactory`)."""
 
@@ -86,6 +118,8 @@ class TableEngine:
         return self._named is not None and engine.name in ENGINES and self.wanted(directory) != engine.name
 
     def __call__(self, directory: Path) -> KvEngine:
+        if is_rocksdb(directory):
+            raise refusal(directory)
         found = engine_in(directory)
         wanted = self.wanted(directory)
         if found is not None and found != wanted and self._named is not None:
@@ -134,16 +168,7 @@ class TableEngine:
         try:
             target = self._open(wanted, made)
             try:
-                digest, rows = 0, source.items()
-                while chunk := dict(islice(rows, _ROWS_AT_ONCE)):
-                    target.apply(chunk, EngineState())
-                    digest = _digest.added(digest, _digest.of_pairs(list(chunk), list(chunk.values())))
-                state = source.state
-                keeps = self._keeps_digest and wanted != "hlog"  # which keeps one of its own
-                target.apply({}, EngineState(
-                    state.applied_offset, state.row_count, state.next_id, state.last_id, digest if keeps else None
-                ))  # fmt: skip
-                target.sync()
+                copy_rows(source, target, keeps_digest=self._keeps_digest)
             finally:
                 target.close()
         finally:

@@ -16,7 +16,7 @@ from forebay.fs.interface import FileSystem
 _CHUNK_BYTES = 4 << 20
 _LISTING = "listing"
 _NO_CONTENT = ("LOCK", "LOG", "lock.mdb", "checksums")
-"""Files (and name prefixes) that hold no rows: locks, RocksDB's text log, the listing."""
+"""Files (and name prefixes) that hold no rows: locks, the text log of RocksDB (`kv.rocksdb_state`), the listing."""
 
 
 def sync_files(fs: FileSystem, folder: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.codec._layout import RowLayout
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_layout
+from forebay.codec.rows._layout import RowLayout
+from forebay.codec.rows.layout import row_layout
+from forebay.codec.rows.row_format import RowFormat
 from forebay.kv._aggregate import Aggregates
 from forebay.kv._merge import MergePlan
 from forebay.metadata.merge_engines import (
@@ -15,7 +15,7 @@ from forebay.metadata.merge_engines import (
     VERSIONED,
     delimiter_of,
 )
-from forebay.metadata.table import AggregateFunction, TableInfo, option_value
+from forebay.metadata.table import AggregateFunction, TableInfo
 from forebay.metadata.types import TypeRoot
 
 
@@ -43,7 +43,7 @@ def merge_plan(
         )
     version = -1
     if engine == VERSIONED:
-        version = schema.index(option_value(info.descriptor, "table.merge-engine.versioned.ver-column"))
+        version = schema.index(info.descriptor.option("table.merge-engine.versioned.ver-column"))
     layout = row_layout(schema.types, RowFormat(info.descriptor.kv_format.value), ())
     return MergePlan(
         layout,

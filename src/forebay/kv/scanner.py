@@ -29,7 +29,7 @@ from itertools import takewhile
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
-from forebay.codec.value_batch import ArrowRows
+from forebay.codec.kv.value_batch import ArrowRows
 from forebay.kv.engine import KvPage, KvRows, KvSnapshot
 from forebay.metadata.table import TableBucket
 
@@ -193,12 +193,6 @@ class ScannerManager:
             ScanDescription(s.bucket, s.log_offset, s.call - FIRST_CALL + 1, now - s.opened_at, now - s.last_used)
             for s in sorted(sessions, key=lambda s: s.opened_at)
         ]
-
-    @property
-    def finished_count(self) -> int:
-        """Return the number of ended scans whose last page may be requested again."""
-        with self._lock:
-            return len(self._drained)
 
     def bucket_session_count(self, bucket: TableBucket) -> int:
         """Return the number of open sessions of a bucket."""

@@ -15,7 +15,7 @@ Rules:
 - When a bucket goes away (its table is dropped, its engine must grow, the server stops), its pins are released, even of
   handles that are just being opened. A handle ends with its last pin.
 
-The caller that takes the pins ensures that no write falls between two of them (forebay.server.replica).
+The caller that takes the pins ensures that no write falls between two of them (forebay.server.storage.replica).
 
 Threads: everything here may be called from any thread.
 """

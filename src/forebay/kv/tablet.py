@@ -32,11 +32,18 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure, check
-from forebay.codec._records import positions_of_other_schemas, slice_kv_records
-from forebay.codec._slices import RowSlices
-from forebay.codec.log_batch import (
+from forebay.codec.kv._records import positions_of_other_schemas, slice_kv_records
+from forebay.codec.kv.kv_batch import HEADER_BYTES, KvBatch, KvHeader, kv_batch_header, parse_kv_batch
+from forebay.codec.kv.value_batch import (
+    LENGTH_PREFIX_BYTES,
+    STORED_PREFIX_BYTES,
+    ValueDecoder,
+    stored_schema_id,
+    stored_value,
+)
+from forebay.codec.log.header import LogBatchHeader
+from forebay.codec.log.log_batch import (
     ChangeType,
-    LogBatchHeader,
     build_arrow_batch,
     build_empty_batch,
     build_row_batch,
@@ -44,33 +51,18 @@ from forebay.codec.log_batch import (
     decode_arrow_batch,
     decode_row_batch,
 )
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import (
-    HEADER_BYTES,
-    DecodedRows,
-    KeyEncoder,
-    KvBatch,
-    KvHeader,
-    kv_batch_header,
-    parse_kv_batch,
-    prefix_encoder,
-    primary_key_encoder,
-    row_codec,
-)
-from forebay.codec.value_batch import (
-    LENGTH_PREFIX_BYTES,
-    STORED_PREFIX_BYTES,
-    ValueDecoder,
-    stored_schema_id,
-    stored_value,
-)
+from forebay.codec.rows._slices import RowSlices
+from forebay.codec.rows.keys import KeyEncoder, prefix_encoder, primary_key_encoder
+from forebay.codec.rows.row_codec import DecodedRows, row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.kv import _digest
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence, FetchSegment
 from forebay.kv.engine import UNBOUNDED, EngineState, GroupWrites, KvEngine, KvSnapshot
 from forebay.kv.merge_plans import merge_plan
 from forebay.log.tablet import LogTablet
-from forebay.metadata.table import ArrowCompression, LogFormat, Schema, TableInfo, arrow_compression, option_value
+from forebay.metadata.table import Schema, TableInfo
+from forebay.metadata.table_options import ArrowCompression, LogFormat
 from forebay.metadata.types import TypeRoot
 
 SchemaById = Callable[[int], Schema]
@@ -104,7 +96,7 @@ class ChangelogCodec:
 
     @cached_property
     def _compression(self) -> ArrowCompression:
-        return arrow_compression(self.info.descriptor)
+        return self.info.descriptor.arrow_compression
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +127,7 @@ class ChangelogCodec:
 
     def _is_plain(self, rows: DecodedRows, keys: RowSlices) -> bool:
         """Whether rows and their keys are sound at a first look."""
-        return rows.is_plainly_sound(self._required) and rows.has_keys(self._keys, keys)
+        return rows.is_plainly_sound(self._required) and self._keys.match(rows, keys)
 
     def _check_cleared(self, target_columns: set[int]) -> None:
         """Refuse deletes of some columns if they would leave rows without a value that these must have.
@@ -520,7 +512,7 @@ class KvTablet:
             self._sequence = AutoIncrementSequence(
                 name,
                 2**31 - 1 if root is TypeRoot.INT else 2**63 - 1,
-                option_value(info.descriptor, "table.auto-increment.cache-size"),
+                info.descriptor.option("table.auto-increment.cache-size"),
                 self._fetch_segment,
                 state.next_id,
                 state.last_id,

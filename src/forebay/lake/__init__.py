@@ -9,5 +9,5 @@ parties can add one without changing Forebay; it must pass the suite `forebay.te
     tiering.py    LakeTieringFactory, LakeWriter, LakeCommitter: writing rounds of a log into the lake
     records.py    ChangeRows: a run of log records as one Arrow batch
     offsets.py    BucketOffsets: how far each bucket's log is in the lake, and its JSON
-    kept.py       Kept: opened lakes, tables and plans, bounded in number and size
+    lru_cache.py  LruCache: opened lakes, tables and plans, bounded in number and size
 """

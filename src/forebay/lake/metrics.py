@@ -83,6 +83,7 @@ class LakeMetrics(Collector):
                 self._totals[name][table] += count  # type: ignore[assignment] # a Counter adds floats, too
 
     def collect(self) -> Iterator[Metric]:
+        """The metric families, as the Prometheus client requests them."""
         with self._lock:
             totals = {name: dict(counts) for name, counts in self._totals.items()}
             commits, failures, files = dict(self._commits), dict(self._failures), dict(self._files)
@@ -107,8 +108,8 @@ class LakeMetrics(Collector):
             _PREFIX + "level_files", "files by level, when a compaction was planned", labels=(*_TABLE, "level")
         )
         sizes = GaugeMetricFamily(_PREFIX + "level_bytes", "bytes of these files", labels=(*_TABLE, "level"))
-        for table, found in levels.items():
-            for level, (count, size) in sorted(found.files.items()):
+        for table, state in levels.items():
+            for level, (count, size) in sorted(state.files.items()):
                 by_level.add_metric((*_names(table), str(level)), count)
                 sizes.add_metric((*_names(table), str(level)), size)
         yield from (here, by_level, sizes)

@@ -63,12 +63,12 @@ class BucketOffsets:
             if document["version"] != _VERSION:
                 raise CorruptData(f"lake offsets have version {document['version']}; this release reads {_VERSION}")
             table = int(document["table_id"])
-            found = _of_array(table, None, document.get("bucket_offsets", []))
+            offsets = _of_array(table, None, document.get("bucket_offsets", []))
             for entry in document.get("partition_offsets", []):
-                found.update(_of_array(table, int(entry["partition_id"]), entry["bucket_offsets"]))
+                offsets.update(_of_array(table, int(entry["partition_id"]), entry["bucket_offsets"]))
         except (KeyError, TypeError, ValueError) as e:
             raise CorruptData(f"not a file of lake offsets: {e!r}") from e
-        return cls(table, found)
+        return cls(table, offsets)
 
 
 def _as_array(offsets: Mapping[int, int]) -> list[int]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.log.log_batch import ChangeType
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class ChangeRows:
         """The records that a table with a key needs: without old images of updates, which are redundant there."""
         if self.change_types is None:
             return self
-        kept = pc.not_equal(self.change_types, pa.scalar(ChangeType.UPDATE_BEFORE, pa.uint8()))
-        return self if kept.true_count == len(self) else self.filter(kept)
+        mask = pc.not_equal(self.change_types, pa.scalar(ChangeType.UPDATE_BEFORE, pa.uint8()))
+        return self if mask.true_count == len(self) else self.filter(mask)
 
-    def filter(self, kept: pa.BooleanArray) -> ChangeRows:
-        """The records for which `kept` is true; it must have no nulls."""
+    def filter(self, mask: pa.BooleanArray) -> ChangeRows:
+        """The records for which `mask` is true; it must have no nulls."""
         return ChangeRows(
-            self.rows.filter(kept),
-            self.offsets.filter(kept),
-            self.timestamps.filter(kept),
-            None if self.change_types is None else self.change_types.filter(kept),
+            self.rows.filter(mask),
+            self.offsets.filter(mask),
+            self.timestamps.filter(mask),
+            None if self.change_types is None else self.change_types.filter(mask),
         )

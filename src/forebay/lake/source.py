@@ -69,13 +69,13 @@ class Planner(ABC, Generic[S]):
 
     @property
     def identity(self) -> str | None:
-        """What names the snapshot among all that ever have its id. None in formats whose ids are never used again."""
+        """A name that distinguishes the snapshot from others with its id. None in formats that never reuse ids."""
         return None
 
     @property
     def properties(self) -> Mapping[str, str] | None:
         """The properties that tiering gave the snapshot, none if another writer committed it. None if the format does
-        not tell."""
+        not record them."""
         return None
 
     @abstractmethod
@@ -172,7 +172,7 @@ class LakeSource(ABC):
         """All columns that can be projected, including system columns of the format.
 
         The first ones are the stream table's columns. Types are the format's (a TIMESTAMP_LTZ has the time zone UTC); a
-        cast to those of `forebay.codec.arrow_types.user_schema` is lossless.
+        cast to those of `forebay.codec.arrow.arrow_types.user_schema` is lossless.
         """
 
     @abstractmethod
@@ -204,7 +204,7 @@ class LakeSource(ABC):
         return None
 
     def newest_tiered(self) -> CommittedLakeSnapshot | None:
-        """The newest tiering snapshot in the history of the table; None if there is none, or the format does not tell.
+        """The newest tiering snapshot in the history of the table; None if the format records none.
 
         See `forebay.lake.tiering.LakeCommitter.get_missing_lake_snapshot`.
         """

@@ -140,7 +140,7 @@ def _is_inline(held: str) -> bool:
 
 def has_offsets(properties: Mapping[str, str], name: str | None, offsets: Mapping[TableBucket, int]) -> bool:
     """Whether a snapshot with these properties is the one that a cluster knows by the name of its offsets (None if the
-    cluster does not tell names), and not another one that was given its id."""
+    cluster has no names), and not another one with a reused id."""
     if OFFSETS_PROPERTY not in properties:
         return False
     inline = inline_offsets(properties)
@@ -186,9 +186,9 @@ def check_base(context: CommitterContext, base: int | None, newest: CommittedLak
         )
 
 
-def _is_another(newest: CommittedLakeSnapshot, known: str | None) -> bool:
+def _is_another(newest: CommittedLakeSnapshot, expected: str | None) -> bool:
     name = offsets_name(newest.properties)
-    return known is not None and name is not None and name != known
+    return expected is not None and name is not None and name != expected
 
 
 class LakeWriter(ABC):
@@ -232,7 +232,7 @@ class LakeCommitter(ABC):
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
         """The newest tiering snapshot in the lake if the cluster, which knows `latest_known`, does not know it.
 
-        Only the table's history counts: not what was undone by a rollback, nor other branches.
+        Only the table's history counts, without other branches and without snapshots that a rollback undid.
         """
 
     def has_snapshot(self, snapshot_id: int) -> bool:
@@ -243,7 +243,7 @@ class LakeCommitter(ABC):
         """Whether a tiering snapshot, with this name of its offsets (None if unknown), is not in the table's history
         any more, because the table was rolled back or replaced. One that expired is not undone.
 
-        A format that cannot be rolled back leaves this as it is.
+        A format that cannot be rolled back does not override this.
         """
         return False
 
@@ -266,7 +266,7 @@ class LakeCommitter(ABC):
     def restore(self, snapshot_id: int, newest: int | None) -> None:
         """Make a snapshot that was undone the newest one again, in place of what came after the rollback.
 
-        `newest` is the newest tiering snapshot of the history as it was when that was decided, None without one. Raises
+        `newest` is the newest tiering snapshot of the history at the time of that decision, None without one. Raises
         `Conflict` if there is another one now, `UnsupportedOperation` if the format cannot.
         """
         raise UnsupportedOperation(f"lake snapshot {snapshot_id} is gone: this format does not keep what is undone")

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.codec.arrow_types import sql_name
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.arrow.arrow_types import sql_name
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import WriterContext
 from forebay.metadata.partitions import partition_text
@@ -47,8 +47,8 @@ class LakeRows:
             )
         columns = []
         for i, target in enumerate(self._schema.field(n) for n in names):
-            given = i < rows.num_columns
-            columns.append(_cast(rows.column(i), target) if given else pa.nulls(len(records), target.type))
+            is_present = i < rows.num_columns
+            columns.append(_cast(rows.column(i), target) if is_present else pa.nulls(len(records), target.type))
         if self._has_system_columns:
             moment = self._schema.field(len(names) + 2).type
             buckets = pa.repeat(pa.scalar(self._bucket, pa.int32()), len(records))

@@ -23,7 +23,7 @@ Numbers = npt.NDArray[np.int64]
 SIZE_BOUNDS = tuple(1 << power for power in range(10, 34, 2))
 """Upper bounds of classes of file sizes: 1 KiB, 4 KiB, ... 4 GiB; larger ones are a class of their own."""
 
-ORPHANS_KEPT_MAX = 1000
+ORPHANS_LISTED_MAX = 1000
 """Paths of orphans that a search keeps; the others are only counted."""
 
 
@@ -57,10 +57,10 @@ class FileColumns:
 
     def by_size(self) -> list[tuple[int | None, int, int]]:
         """(upper bound, files, bytes) of each class of sizes, up to the largest that has files."""
-        found = np.searchsorted(np.array(SIZE_BOUNDS), self.sizes, side="left")
-        counts = np.bincount(found, minlength=len(SIZE_BOUNDS) + 1)
-        sums = np.bincount(found, weights=self.sizes, minlength=len(SIZE_BOUNDS) + 1)
-        last = int(found.max()) if len(self) else -1
+        classes = np.searchsorted(np.array(SIZE_BOUNDS), self.sizes, side="left")
+        counts = np.bincount(classes, minlength=len(SIZE_BOUNDS) + 1)
+        sums = np.bincount(classes, weights=self.sizes, minlength=len(SIZE_BOUNDS) + 1)
+        last = int(classes.max()) if len(self) else -1
         bounds = (*SIZE_BOUNDS, None)
         return [(bounds[i], int(counts[i]), int(sums[i])) for i in range(last + 1)]
 
@@ -68,11 +68,11 @@ class FileColumns:
         """(level, files, bytes, rows) of each level; empty in formats without levels."""
         if self.levels is None or not len(self):
             return []
-        found, codes = np.unique(self.levels, return_inverse=True)
-        return [(int(level), *self._totals(codes == i)) for i, level in enumerate(found)]
+        levels, codes = np.unique(self.levels, return_inverse=True)
+        return [(int(level), *self._totals(codes == i)) for i, level in enumerate(levels)]
 
-    def _totals(self, chosen: npt.NDArray[np.bool_]) -> tuple[int, int, int]:
-        return int(chosen.sum()), int(self.sizes[chosen].sum()), int(self.rows[chosen].sum())
+    def _totals(self, mask: npt.NDArray[np.bool_]) -> tuple[int, int, int]:
+        return int(mask.sum()), int(self.sizes[mask].sum()), int(self.rows[mask].sum())
 
     def by_partition(self) -> list[tuple[str, int, int, int, int]]:
         """(partition, buckets, files, bytes, rows) of each partition, those of most files first."""
@@ -93,17 +93,17 @@ class FileColumns:
         `order` is by size or rows, or descending by "-size" or "-rows", or by partition and bucket. Raises
         `InvalidRequest`.
         """
-        chosen = np.arange(len(self), dtype=np.int64)
+        positions = np.arange(len(self), dtype=np.int64)
         if partition is not None:
-            chosen = chosen[self.partitions == self._code(partition)]
+            positions = positions[self.partitions == self._code(partition)]
         by: dict[str, Numbers] = {
             "size": self.sizes, "-size": -self.sizes, "rows": self.rows, "-rows": -self.rows,
             "partition": self.partitions << 32 | (self.buckets & 0xFFFFFFFF),
         }  # fmt: skip
         if order not in by:
             raise InvalidRequest(f"files cannot be sorted by {order!r}; there are {', '.join(by)}")
-        values = by[order][chosen]
-        return chosen[np.argsort(values, kind="stable")][skip : skip + limit]
+        values = by[order][positions]
+        return positions[np.argsort(values, kind="stable")][skip : skip + limit]
 
     def count(self, partition: str | None = None) -> int:
         """How many files there are, of one partition if it is named."""
@@ -162,7 +162,7 @@ class OrphanFiles:
 
 
 class LakeHealth(ABC):
-    """One lake table. Thread-safe. Each method reads the table as it is at that moment. All raise `NotFound` if it has
+    """One lake table. Thread-safe. Each method reads the current table. All raise `NotFound` if it has
     been dropped."""
 
     @property
@@ -200,7 +200,7 @@ class LakeHealth(ABC):
 
     @abstractmethod
     def planned(self, *, full: bool) -> list[PlannedRewrite]:
-        """What a compaction would rewrite now: what is due, or with `full` all that can be."""
+        """The rewrites that a compaction would do now: those that are due, or with `full` all possible ones."""
 
     @abstractmethod
     def orphans(self, older_than: Past, progress: OnProgress = no_progress) -> OrphanFiles:

@@ -11,7 +11,7 @@ file in the warehouse.
     iceberg_writer.py      writers of one bucket
     iceberg_upkeep.py      compaction, expiry
     iceberg_source.py      reading: splits, planners, readers
-    iceberg_kept.py        opened tables and plans, from one query to the next
+    iceberg_cache.py       opened tables and plans, from one query to the next
     iceberg_layout.py      the files of a snapshot and their deletes
     iceberg_rows.py        the live rows of data files
     iceberg_keys.py        keys in hash tables: locating old rows, applying equality deletes
@@ -29,11 +29,11 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from forebay.lake.kept import Kept
+from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
-from forebay.lakes.iceberg_kept import TABLES_KEPT, KeptTables
+from forebay.lakes.iceberg_cache import TABLES_CACHED_MAX, TableCache
 from forebay.lakes.iceberg_source import IcebergLakeSource
 from forebay.lakes.iceberg_tables import IcebergLakeCatalog, catalog_properties, load_table, opened, settled
 from forebay.lakes.iceberg_tiering import IcebergTieringFactory
@@ -48,8 +48,8 @@ class IcebergLakeStorage(LakeStorage):
         """Raises `InvalidRequest` or `UnsupportedOperation` if no catalog can be opened with `options`."""
         self.options = settled(options)
         catalog_properties(self.options)
-        self._kept = KeptTables(self.options)
-        self._sources: Kept[TablePath, tuple[Table, IcebergLakeSource]] = Kept(TABLES_KEPT)
+        self._tables = TableCache(self.options)
+        self._sources: LruCache[TablePath, tuple[Table, IcebergLakeSource]] = LruCache(TABLES_CACHED_MAX)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IcebergLakeStorage, (self.options,)
@@ -74,9 +74,9 @@ class IcebergLakeStorage(LakeStorage):
             yield Upkeep(partial(load_table, catalog, path))
 
     def create_source(self, path: TablePath) -> LakeSource:
-        """As `LakeStorage.create_source`; the same source again while the table is unchanged."""
-        table, known = self._kept.table(path), self._sources.get(path)
-        if known is None or known[0] is not table:
-            known = table, IcebergLakeSource.of(self.options, path, table, self._kept)
-            self._sources.put(path, known)
-        return known[1]
+        """The source of a table (see `LakeStorage.create_source`): the same object while the table is unchanged."""
+        table, entry = self._tables.table(path), self._sources.get(path)
+        if entry is None or entry[0] is not table:
+            entry = table, IcebergLakeSource.of(self.options, path, table, self._tables)
+            self._sources.put(path, entry)
+        return entry[1]

@@ -149,7 +149,7 @@ class _Producer:
 
     def updates(self) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
         """Write all files; return the updates for the catalog, and their requirements."""
-        manifests = [*self._new_manifests(), *self._kept_manifests()]
+        manifests = [*self._new_manifests(), *self._parent_manifests()]
         self.snapshot = self._snapshot(manifests)
         refs = [(MAIN_BRANCH, SnapshotRefType.BRANCH)]
         if self._change.tag is not None:
@@ -195,7 +195,7 @@ class _Producer:
     # -- manifests ----------------------------------------------------------------------------------------------------
 
     def _new_manifests(self) -> list[ManifestFile]:
-        made = []
+        manifests = []
         groups: dict[tuple[ManifestContent, int], list[DataFile]] = {}
         for file in self._change.added:
             is_data = file.content is DataFileContent.DATA
@@ -213,19 +213,19 @@ class _Producer:
                             data_file=file,
                         )
                     )
-            made.append(writer.to_manifest_file())
-        return made
+            manifests.append(writer.to_manifest_file())
+        return manifests
 
-    def _kept_manifests(self) -> list[ManifestFile]:
+    def _parent_manifests(self) -> list[ManifestFile]:
         """The parent's manifests, without the removed files, and with small ones merged."""
         if self._parent is None:
             return []
-        kept = []
+        manifests = []
         for manifest in self._parent.manifests(self._io):
             if manifest.has_added_files() or manifest.has_existing_files():
                 rewritten = self._without_removed(manifest) if self._change.removed else manifest
-                kept.append(rewritten)
-        return self._merged(kept)
+                manifests.append(rewritten)
+        return self._merged(manifests)
 
     def _without_removed(self, manifest: ManifestFile) -> ManifestFile:
         entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
@@ -246,15 +246,15 @@ class _Producer:
         count_min = int(properties.get(_MERGE_COUNT, _MERGE_COUNT_DEFAULT))
         bytes_max = int(properties.get(_MERGE_BYTES, _MERGE_BYTES_DEFAULT))
         groups: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
-        kept = []
+        merged = []
         for manifest in manifests:
             if manifest.manifest_length < bytes_max and manifest.added_snapshot_id != self._id:
                 groups.setdefault((manifest.content, manifest.partition_spec_id), []).append(manifest)
             else:
-                kept.append(manifest)
+                merged.append(manifest)
         for (content, spec_id), group in groups.items():
-            kept += group if len(group) < max(2, count_min) else [self._one_of(content, spec_id, group)]
-        return kept
+            merged += group if len(group) < max(2, count_min) else [self._one_of(content, spec_id, group)]
+        return merged
 
     def _one_of(self, content: ManifestContent, spec_id: int, group: Iterable[ManifestFile]) -> ManifestFile:
         # Read before the writer is there: at its end pyiceberg would complain of an empty file, in place of the error.

@@ -54,11 +54,13 @@ def between(name: str, low: Any, high: Any) -> BooleanExpression:
 
 def partition_condition(spec: PartitionSpec, partition: Record) -> BooleanExpression:
     """An expression: the partition, in terms of the partition spec's fields, is `partition`."""
-    found: BooleanExpression = AlwaysTrue()
+    condition: BooleanExpression = AlwaysTrue()
     for i, f in enumerate(spec.fields):
         value = partition[i]
-        found = And(found, _IS_NULL(f.name) if value is None else _COMPARISONS[LeafFunction.EQUAL](f.name, value))
-    return found
+        condition = And(
+            condition, _IS_NULL(f.name) if value is None else _COMPARISONS[LeafFunction.EQUAL](f.name, value)
+        )
+    return condition
 
 
 def condition_of(predicate: Predicate | None, schema: Schema) -> BooleanExpression:
@@ -70,13 +72,13 @@ def condition_of(predicate: Predicate | None, schema: Schema) -> BooleanExpressi
         children = [condition_of(child, schema) for child in predicate.children]
         return children[0] if len(children) == 1 else join(*children)
     assert isinstance(predicate, Leaf)
-    made: BooleanExpression = _leaf(predicate, schema)
+    expression: BooleanExpression = _leaf(predicate, schema)
     try:
-        if isinstance(made, UnboundPredicate):
-            made.bind(schema, case_sensitive=True)
+        if isinstance(expression, UnboundPredicate):
+            expression.bind(schema, case_sensitive=True)
     except (ValueError, TypeError, NotImplementedError):
         return AlwaysTrue()  # a literal that pyiceberg does not accept for this type
-    return made
+    return expression
 
 
 def _leaf(leaf: Leaf, schema: Schema) -> Any:
@@ -90,13 +92,13 @@ def _leaf(leaf: Leaf, schema: Schema) -> Any:
     if isinstance(schema.find_type(name), FloatType | DoubleType):
         return AlwaysTrue()  # file bounds ignore NaN, which is the largest value here
     if function is LeafFunction.IN and len(leaf.literals) <= _IN_MAX:
-        return _made(In, name, leaf.literals)
+        return _comparison(In, name, leaf.literals)
     if function in _COMPARISONS:
-        return _made(_COMPARISONS[function], name, leaf.literals[0])
+        return _comparison(_COMPARISONS[function], name, leaf.literals[0])
     return AlwaysTrue()
 
 
-def _made(kind: Any, name: str, literal: Any) -> Any:
+def _comparison(kind: Any, name: str, literal: Any) -> Any:
     try:
         return kind(name, literal)
     except (ValueError, TypeError):

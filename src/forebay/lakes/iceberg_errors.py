@@ -54,7 +54,7 @@ def _unreached(error: Exception) -> str | None:
 
 
 @contextmanager
-def telling(what: str) -> Iterator[None]:
+def lake_errors(what: str) -> Iterator[None]:
     """Translate foreign errors; `what` says where they happened."""
     try:
         yield

@@ -29,8 +29,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, LongType, NestedField, StringType, StructType
 
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
-from forebay.codec.key_index import distinct_numbers
-from forebay.codec.parquet_dictionaries import worth_a_dictionary
+from forebay.codec.arrow.parquet_dictionaries import worth_a_dictionary
+from forebay.codec.kv.key_index import distinct_numbers
 from forebay.lakes.iceberg_types import FIELD_ID, arrow_field, arrow_schema, arrow_type
 
 BATCH_ROWS = 64 * 1024
@@ -70,36 +70,36 @@ def read_rows(
     if form != "PARQUET":
         raise UnsupportedOperation(f"file {path} is {form}; files of Iceberg tables are read as Parquet only")
     with open_file(io, path) as stream, pq.ParquetFile(stream) as parquet:
-        chosen = _Chosen(parquet.schema_arrow, fields)
-        if not chosen.paths:  # no columns to read, but rows to count
+        projection = _Projection(parquet.schema_arrow, fields)
+        if not projection.paths:  # no columns to read, but rows to count
             for first in range(0, parquet.metadata.num_rows, batch_rows):
-                yield first, chosen.nulls(min(batch_rows, parquet.metadata.num_rows - first))
+                yield first, projection.nulls(min(batch_rows, parquet.metadata.num_rows - first))
             return
         start = 0
-        for batch in parquet.iter_batches(batch_rows, columns=chosen.paths, use_threads=False):
-            yield start, chosen.convert(batch)
+        for batch in parquet.iter_batches(batch_rows, columns=projection.paths, use_threads=False):
+            yield start, projection.convert(batch)
             start += batch.num_rows
 
 
-class _Chosen:
+class _Projection:
     """The columns of a file to read, and their conversion to the requested ones."""
 
     def __init__(self, there: pa.Schema, fields: Sequence[NestedField]) -> None:
         self._fields = fields
         self._schema = arrow_schema(fields)
         by_id = {_id_of(there.field(i)): i for i in range(len(there))}
-        found = [by_id.get(f.field_id) for f in fields]
-        self._files = [None if i is None else there.field(i) for i in found]
+        places = [by_id.get(f.field_id) for f in fields]
+        self._files = [None if i is None else there.field(i) for i in places]
         self.paths = [p for f, want in zip(self._files, fields, strict=True) if f is not None for p in _paths(f, want)]
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The requested columns, converted from a batch read from the file."""
         columns = []
-        for f, wanted in zip(self._files, self._fields, strict=True):
+        for f, target in zip(self._files, self._fields, strict=True):
             if f is None:
-                columns.append(pa.nulls(batch.num_rows, arrow_type(wanted.field_type)))
+                columns.append(pa.nulls(batch.num_rows, arrow_type(target.field_type)))
             else:
-                columns.append(_convert(batch.column(batch.schema.get_field_index(f.name)), batch, f.name, wanted))
+                columns.append(_convert(batch.column(batch.schema.get_field_index(f.name)), batch, f.name, target))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def nulls(self, rows: int) -> pa.RecordBatch:
@@ -115,51 +115,51 @@ def _id_of(f: pa.Field) -> int | None:
     return None if text is None else int(text)
 
 
-def _paths(there: pa.Field, wanted: NestedField) -> list[str]:
+def _paths(there: pa.Field, target: NestedField) -> list[str]:
     """The paths of the leaves to read. Fields of structs are selected; lists and maps are read whole."""
-    if not (pa.types.is_struct(there.type) and isinstance(wanted.field_type, StructType)):
+    if not (pa.types.is_struct(there.type) and isinstance(target.field_type, StructType)):
         return [there.name]
     by_id = {_id_of(there.type.field(i)): there.type.field(i) for i in range(there.type.num_fields)}
-    inner = [by_id[f.field_id] for f in wanted.field_type.fields if f.field_id in by_id]
-    wants = {f.field_id: f for f in wanted.field_type.fields}
+    inner = [by_id[f.field_id] for f in target.field_type.fields if f.field_id in by_id]
+    wants = {f.field_id: f for f in target.field_type.fields}
     if not inner:
         return [there.name]  # any field of the struct shows in which rows it is null
     return [f"{there.name}.{path}" for f in inner for path in _paths(f, wants[_id_of(f) or 0])]
 
 
-def _convert(array: pa.Array, batch: pa.RecordBatch, name: str, wanted: NestedField) -> pa.Array:
-    return _as_type(array, batch.schema.field(name), wanted.field_type)
+def _convert(array: pa.Array, batch: pa.RecordBatch, name: str, target: NestedField) -> pa.Array:
+    return _as_type(array, batch.schema.field(name), target.field_type)
 
 
-def _as_type(array: pa.Array, there: pa.Field, wanted: IcebergType) -> pa.Array:
-    target = arrow_type(wanted)
-    if isinstance(wanted, StructType) and pa.types.is_struct(there.type):
+def _as_type(array: pa.Array, there: pa.Field, target_type: IcebergType) -> pa.Array:
+    target = arrow_type(target_type)
+    if isinstance(target_type, StructType) and pa.types.is_struct(there.type):
         places = {_id_of(there.type.field(i)): i for i in range(there.type.num_fields)}
         children = []
-        for f in wanted.fields:
+        for f in target_type.fields:
             place = places.get(f.field_id)
             if place is None:
                 children.append(pa.nulls(len(array), arrow_type(f.field_type)))
             else:
                 children.append(_as_type(array.field(place), there.type.field(place), f.field_type))
         return pa.StructArray.from_arrays(
-            children, fields=[arrow_field(f) for f in wanted.fields], mask=array.is_null()
+            children, fields=[arrow_field(f) for f in target_type.fields], mask=array.is_null()
         )
     if array.type.equals(target):
         return array
     if array.type.num_fields:
-        return _rebuilt(array, there, wanted, target)
+        return _rebuilt(array, there, target_type, target)
     return array.cast(target)
 
 
-def _rebuilt(array: pa.Array, there: pa.Field, wanted: IcebergType, target: pa.DataType) -> pa.Array:
+def _rebuilt(array: pa.Array, there: pa.Field, target_type: IcebergType, target: pa.DataType) -> pa.Array:
     """A list or map whose elements are converted to the requested fields."""
     whole = array.take(pa.array(np.arange(len(array))))  # so that its offsets start at 0
     if pa.types.is_map(target):
-        keys = _as_type(whole.keys, there.type.key_field, wanted.key_type)  # type: ignore[attr-defined]
-        items = _as_type(whole.items, there.type.item_field, wanted.value_type)  # type: ignore[attr-defined]
+        keys = _as_type(whole.keys, there.type.key_field, target_type.key_type)  # type: ignore[attr-defined]
+        items = _as_type(whole.items, there.type.item_field, target_type.value_type)  # type: ignore[attr-defined]
         return pa.MapArray.from_arrays(whole.offsets, keys, items, type=target, mask=whole.is_null())
-    values = _as_type(whole.values, there.type.value_field, wanted.element_type)  # type: ignore[attr-defined]
+    values = _as_type(whole.values, there.type.value_field, target_type.element_type)  # type: ignore[attr-defined]
     return pa.ListArray.from_arrays(whole.offsets, values, type=target, mask=whole.is_null())
 
 
@@ -176,15 +176,15 @@ def read_positions(io: FileIO, path: str, form: str, files: frozenset[str]) -> d
             for v in vectors
             if v.referenced_data_file in files
         }
-    found: dict[str, list[Positions]] = {}
-    wanted = pa.array(sorted(files), pa.string())
+    by_path: dict[str, list[Positions]] = {}
+    names = pa.array(sorted(files), pa.string())
     for _, batch in read_rows(io, path, [PATH_FIELD, POSITION_FIELD], form=form):
-        kept = batch.filter(pc.is_in(batch.column(0), wanted))
-        paths = kept.column(0).dictionary_encode()
-        codes, positions = np.asarray(paths.indices), np.asarray(kept.column(1))
+        matches = batch.filter(pc.is_in(batch.column(0), names))
+        paths = matches.column(0).dictionary_encode()
+        codes, positions = np.asarray(paths.indices), np.asarray(matches.column(1))
         for code, name in enumerate(paths.dictionary.to_pylist()):
-            found.setdefault(name, []).append(positions[codes == code])
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+            by_path.setdefault(name, []).append(positions[codes == code])
+    return {name: np.concatenate(parts) for name, parts in by_path.items()}
 
 
 def live_rows(start: int, rows: int, deleted: Positions) -> pa.BooleanArray | None:
@@ -192,9 +192,9 @@ def live_rows(start: int, rows: int, deleted: Positions) -> pa.BooleanArray | No
     first, last = np.searchsorted(deleted, [start, start + rows])
     if first == last:
         return None
-    kept = np.ones(rows, np.bool_)
-    kept[deleted[first:last] - start] = False
-    return pa.array(kept)
+    mask = np.ones(rows, np.bool_)
+    mask[deleted[first:last] - start] = False
+    return pa.array(mask)
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class WrittenFile:
 
     def data_file(self, spec_id: int) -> DataFile:
         """The file as a manifest entry."""
-        made = DataFile.from_args(
+        file = DataFile.from_args(
             content=DataFileContent.POSITION_DELETES if self.is_delete else DataFileContent.DATA,
             file_path=self.path,
             file_format=FileFormat.PARQUET,
@@ -229,8 +229,8 @@ class WrittenFile:
             key_metadata=None,
             **self.statistics,
         )
-        made.spec_id = spec_id
-        return made
+        file.spec_id = spec_id
+        return file
 
 
 class FileWriter:
@@ -293,12 +293,12 @@ class FileWriter:
 
 
 def _compression(properties: Mapping[str, str]) -> str:
-    asked = properties.get("write.parquet.compression-codec", "zstd").lower()
-    if asked not in ("zstd", "snappy", "gzip", "lz4", "brotli", "uncompressed"):
+    codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+    if codec not in ("zstd", "snappy", "gzip", "lz4", "brotli", "uncompressed"):
         raise InvalidRequest(
-            f"property 'write.parquet.compression-codec' is {asked!r}, which is not a codec of Parquet"
+            f"property 'write.parquet.compression-codec' is {codec!r}, which is not a codec of Parquet"
         )
-    return "none" if asked == "uncompressed" else asked
+    return "none" if codec == "uncompressed" else codec
 
 
 def write_positions(

@@ -23,7 +23,7 @@ from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past
 from forebay.lake.source import UNAWARE_BUCKET
 from forebay.lakes.health import (
-    ORPHANS_KEPT_MAX,
+    ORPHANS_LISTED_MAX,
     FileColumns,
     LakeFile,
     LakeHealth,
@@ -33,7 +33,7 @@ from forebay.lakes.health import (
     OrphanFiles,
     PlannedRewrite,
 )
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_layout import live_files
 from forebay.lakes.iceberg_tables import BUCKET_COLUMN, load_table, opened
 from forebay.lakes.iceberg_upkeep import FILES_MIN, Upkeep
@@ -51,7 +51,7 @@ class IcebergHealth(LakeHealth):
 
     @contextmanager
     def _opened(self) -> Iterator[Table]:
-        with opened(self._options) as catalog, telling(f"Iceberg table {self._path}"):
+        with opened(self._options) as catalog, lake_errors(f"Iceberg table {self._path}"):
             yield load_table(catalog, self._path)
 
     @property
@@ -71,15 +71,15 @@ class IcebergHealth(LakeHealth):
         return dict(self._table.properties)
 
     def latest(self) -> LakeSnapshotInfo | None:
-        found = self._table.current_snapshot()
-        return None if found is None else _info(found)
+        snapshot = self._table.current_snapshot()
+        return None if snapshot is None else _info(snapshot)
 
     def files(self) -> FileColumns | None:
         table = self._table
         snapshot = table.current_snapshot()
         if snapshot is None:
             return None
-        with telling(f"Iceberg table {self._path}"):
+        with lake_errors(f"Iceberg table {self._path}"):
             live = live_files(table.metadata, snapshot, table.io)
         place_of, codes = _Places(table.metadata), dict[str, int]()
         places = [place_of(f.file) for f in live]
@@ -105,24 +105,24 @@ class IcebergHealth(LakeHealth):
         return [_info(each) for each in newest_first[skip : skip + limit]], len(newest_first)
 
     def tags(self) -> list[LakeTag]:
-        metadata, found = self._table.metadata, []
+        metadata, tags = self._table.metadata, []
         for name, ref in metadata.refs.items():
             if ref.snapshot_ref_type is not SnapshotRefType.TAG:
                 continue
             snapshot = metadata.snapshot_by_id(ref.snapshot_id)
             info = None if snapshot is None else _info(snapshot)
-            kept = None if ref.max_ref_age_ms is None else dt.timedelta(milliseconds=ref.max_ref_age_ms)
-            found.append(
+            retention = None if ref.max_ref_age_ms is None else dt.timedelta(milliseconds=ref.max_ref_age_ms)
+            tags.append(
                 LakeTag(
                     name,
                     ref.snapshot_id,
                     None if info is None else info.at,
                     None,
-                    kept,
+                    retention,
                     None if info is None else info.rows,
                 )
             )
-        return sorted(found, key=lambda tag: (tag.at or dt.datetime.min.replace(tzinfo=dt.UTC), tag.name))
+        return sorted(tags, key=lambda tag: (tag.at or dt.datetime.min.replace(tzinfo=dt.UTC), tag.name))
 
     def planned(self, *, full: bool) -> list[PlannedRewrite]:
         with self._upkeep() as upkeep:
@@ -140,13 +140,13 @@ class IcebergHealth(LakeHealth):
 
     @contextmanager
     def _upkeep(self) -> Iterator[Upkeep]:
-        with opened(self._options) as catalog, telling(f"Iceberg table {self._path}"):
+        with opened(self._options) as catalog, lake_errors(f"Iceberg table {self._path}"):
             yield Upkeep(partial(load_table, catalog, self._path))
 
     def orphans(self, older_than: Past, progress: OnProgress = no_progress) -> OrphanFiles:
         with self._upkeep() as upkeep:
-            found = upkeep.remove_orphan_files(older_than, dry_run=True)
-        return OrphanFiles(len(found), None, tuple(found[:ORPHANS_KEPT_MAX]))
+            paths = upkeep.remove_orphan_files(older_than, dry_run=True)
+        return OrphanFiles(len(paths), None, tuple(paths[:ORPHANS_LISTED_MAX]))
 
     def compact(self, *, full: bool, progress: OnProgress = no_progress) -> int | None:
         with self._upkeep() as upkeep:
@@ -162,8 +162,8 @@ class IcebergHealth(LakeHealth):
                 raise NotFound(f"table {self._path} has {which}")
             if name in table.metadata.refs:
                 raise AlreadyExists(f"table {self._path} has a tag or branch {name!r} already")
-            kept = None if retained is None else round(retained.total_seconds() * 1000)
-            self._change(table, lambda change: change.create_tag(snapshot.snapshot_id, name, kept))
+            max_age_ms = None if retained is None else round(retained.total_seconds() * 1000)
+            self._change(table, lambda change: change.create_tag(snapshot.snapshot_id, name, max_age_ms))
 
     def delete_tag(self, name: str) -> None:
         with self._opened() as table:
@@ -182,14 +182,14 @@ class _Places:
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._specs, self._schema = metadata.specs(), metadata.schema()
-        self._known: dict[tuple[int, Record], tuple[str, int]] = {}
+        self._cache: dict[tuple[int, Record], tuple[str, int]] = {}
 
     def __call__(self, file: DataFile) -> tuple[str, int]:
         key = file.spec_id, file.partition
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._place(file)
-        return found
+        place = self._cache.get(key)
+        if place is None:
+            place = self._cache[key] = self._place(file)
+        return place
 
     def _place(self, file: DataFile) -> tuple[str, int]:
         bucket, names = UNAWARE_BUCKET, []

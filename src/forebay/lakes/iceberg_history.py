@@ -38,10 +38,10 @@ Held: TypeAlias = dict[tuple[tuple[str, ...], int], int]
 def history(metadata: TableMetadata) -> Iterator[Snapshot]:
     """The snapshots of the table's history, the newest first, up to where one has expired."""
     there = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    found = None if metadata.current_snapshot_id is None else there.get(metadata.current_snapshot_id)
-    while found is not None:
-        yield found
-        found = None if found.parent_snapshot_id is None else there.get(found.parent_snapshot_id)
+    snapshot = None if metadata.current_snapshot_id is None else there.get(metadata.current_snapshot_id)
+    while snapshot is not None:
+        yield snapshot
+        snapshot = None if snapshot.parent_snapshot_id is None else there.get(snapshot.parent_snapshot_id)
 
 
 def newest_tiered(table: Table) -> CommittedLakeSnapshot | None:
@@ -64,10 +64,10 @@ def was_undone(table: Table, snapshot_id: int) -> bool:
         return True
     if any(snapshot.snapshot_id == snapshot_id for snapshot in line) or line[-1].parent_snapshot_id == snapshot_id:
         return False
-    found = table.metadata.snapshot_by_id(snapshot_id)
-    if found is None:  # it has expired, if the line of parents does not show that it is another one
+    tiered = table.metadata.snapshot_by_id(snapshot_id)
+    if tiered is None:  # it has expired, if the line of parents does not show that it is another one
         return any(_is_tiered(snapshot) for snapshot in line) or _is_first(line[-1])
-    return not _precedes_head(table, found)
+    return not _precedes_head(table, tiered)
 
 
 def _precedes_head(table: Table, snapshot: Snapshot) -> bool:
@@ -123,7 +123,7 @@ def _added_files(snapshot: Snapshot, io: FileIO, content: ManifestContent) -> li
 def held_offsets(table: Table, snapshot: Snapshot) -> Held | None:
     """How much of each bucket's log a snapshot has at least, by the statistics of its files.
 
-    None for a table without a key if they do not tell: with less than there is, its rows would come again.
+    None for a table without a key if the statistics do not say: with a lower number, rows would be added twice.
     """
     files = [f.file for f in live_files(table.metadata, snapshot, table.io)]
     if not table.metadata.schema().identifier_field_ids and not all(_tells_offset(table.metadata, f) for f in files):

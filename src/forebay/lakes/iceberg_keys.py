@@ -1,7 +1,7 @@
 """Locating rows by key in a lake table, and applying equality deletes: keys as bytes, in a hash table.
 
-The bytes are the stream's compacted keys (`forebay.codec.rows`). They are recomputed whenever files are read, and never
-stored.
+The bytes are the stream's compacted keys (`forebay.codec.rows.keys`). They are recomputed whenever files are read, and
+never stored.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.key_index import KeyIndex, distinct_numbers
-from forebay.codec.rows import KeyEncoder
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.kv.key_index import KeyIndex, distinct_numbers
+from forebay.codec.rows.keys import KeyEncoder
 from forebay.lakes.iceberg_conditions import between
 from forebay.lakes.iceberg_files import Positions, live_rows, read_positions, read_rows
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile
@@ -86,60 +86,60 @@ class KeyRange:
         for i, f in enumerate(self.fields):
             if str(f.field_type) not in _BOUNDED or not rows.num_rows:
                 continue
-            found = pc.min_max(rows.column(i)).as_py()
-            low, high = self._ranges.get(f.name, (found["min"], found["max"]))
-            self._ranges[f.name] = min(low, found["min"]), max(high, found["max"])
+            bounds = pc.min_max(rows.column(i)).as_py()
+            low, high = self._ranges.get(f.name, (bounds["min"], bounds["max"]))
+            self._ranges[f.name] = min(low, bounds["min"]), max(high, bounds["max"])
 
     def condition(self) -> BooleanExpression | None:
         """An expression that holds for every added row; None if nothing is known."""
-        found: BooleanExpression | None = None
+        expression: BooleanExpression | None = None
         for name, (low, high) in self._ranges.items():
             within = between(name, low, high)
-            found = within if found is None else And(found, within)
-        return found
+            expression = within if expression is None else And(expression, within)
+        return expression
 
 
 def locate(
-    io: FileIO, files: Iterable[LiveFile], keys: KeyColumns, wanted: KeyIndex, schema: Schema
+    io: FileIO, files: Iterable[LiveFile], keys: KeyColumns, index: KeyIndex, schema: Schema
 ) -> dict[str, Positions]:
-    """The positions of the live rows of `files` whose key is in `wanted`, by data file. Reads only key columns."""
+    """The positions of the live rows of `files` whose key is in `index`, by data file. Reads only key columns."""
     listed = list(files)
     deletes = Deletes(io, {f.file.file_path: f.deletes for f in listed}, schema)
-    found: dict[str, Positions] = {}
+    by_path: dict[str, Positions] = {}
     for live in listed:
         path = live.file.file_path
         gone, parts = deletes.positions(path), []
-        erased = deletes.erased(path)
-        read = [*keys.fields, *erased.fields]
+        deleted_keys = deletes.deleted_keys(path)
+        read = [*keys.fields, *deleted_keys.fields]
         for start, batch in read_rows(io, path, read, form=live.file.file_format.value):
-            hit = wanted.contains(keys.encode(batch))
+            hit = index.contains(keys.encode(batch))
             if not hit.true_count:
                 continue
-            kept = live_rows(start, batch.num_rows, gone)
-            hit = hit if kept is None else pc.and_(hit, kept)
-            hit = erased.spare(hit, batch, len(keys.fields))
+            live_mask = live_rows(start, batch.num_rows, gone)
+            hit = hit if live_mask is None else pc.and_(hit, live_mask)
+            hit = deleted_keys.without_deleted(hit, batch, len(keys.fields))
             parts.append(np.flatnonzero(np.asarray(hit)) + start)
         if parts and sum(map(len, parts)):
-            found[path] = np.concatenate(parts)
-    return found
+            by_path[path] = np.concatenate(parts)
+    return by_path
 
 
 # ---- deletes of data files ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Erased:
+class DeletedKeys:
     """The keys that equality deletes remove from one data file. `fields` are the columns needed to apply them."""
 
     fields: tuple[NestedField, ...]
     indexes: tuple[tuple[KeyColumns, tuple[int, ...], KeyIndex], ...]
 
-    def spare(self, kept: pa.BooleanArray, batch: pa.RecordBatch, first: int) -> pa.BooleanArray:
-        """`kept`, without the deleted rows of `batch`; the columns `fields` begin at column `first`."""
+    def without_deleted(self, mask: pa.BooleanArray, batch: pa.RecordBatch, first: int) -> pa.BooleanArray:
+        """`mask`, without the deleted rows of `batch`; the columns `fields` begin at column `first`."""
         for columns, places, index in self.indexes:
-            chosen = batch.select([first + i for i in places])
-            kept = pc.and_(kept, pc.invert(index.contains(columns.encode(chosen))))
-        return kept
+            keys = batch.select([first + i for i in places])
+            mask = pc.and_(mask, pc.invert(index.contains(columns.encode(keys))))
+        return mask
 
 
 class Deletes:
@@ -158,18 +158,18 @@ class Deletes:
         return distinct_numbers(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     def _read_positions(self) -> dict[str, list[Positions]]:
-        wanted: dict[DeleteFile, set[str]] = {}
+        data_files: dict[DeleteFile, set[str]] = {}
         for path, deletes in self._files.items():
             for delete in deletes:
                 if not delete.equality_ids:
-                    wanted.setdefault(delete, set()).add(path)
-        found: dict[str, list[Positions]] = {}
-        for delete, paths in wanted.items():
+                    data_files.setdefault(delete, set()).add(path)
+        positions: dict[str, list[Positions]] = {}
+        for delete, paths in data_files.items():
             for path, gone in read_positions(self._io, delete.path, delete.form, frozenset(paths)).items():
-                found.setdefault(path, []).append(gone)
-        return found
+                positions.setdefault(path, []).append(gone)
+        return positions
 
-    def erased(self, path: str) -> Erased:
+    def deleted_keys(self, path: str) -> DeletedKeys:
         """The keys that equality deletes remove from a data file."""
         groups: dict[tuple[int, ...], list[DeleteFile]] = {}
         for delete in self._files.get(path, ()):
@@ -177,11 +177,11 @@ class Deletes:
                 groups.setdefault(delete.equality_ids, []).append(delete)
         ids = sorted({i for group in groups for i in group})
         fields = tuple(self._field(i) for i in ids)
-        made = []
+        indexes = []
         for group, deletes in groups.items():
             columns = KeyColumns([self._field(i) for i in group])
-            made.append((columns, tuple(ids.index(i) for i in group), self._index(columns, tuple(deletes))))
-        return Erased(fields, tuple(made))
+            indexes.append((columns, tuple(ids.index(i) for i in group), self._index(columns, tuple(deletes))))
+        return DeletedKeys(fields, tuple(indexes))
 
     def _field(self, field_id: int) -> NestedField:
         try:

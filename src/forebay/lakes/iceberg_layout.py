@@ -91,43 +91,43 @@ def live_files(
     """
     if snapshot is None:
         return []
-    chosen = _Choice(metadata, schema or metadata.schema(), condition or AlwaysTrue(), partition)
+    selection = _FileFilter(metadata, schema or metadata.schema(), condition or AlwaysTrue(), partition)
     deletes: dict[tuple[int, Record], _Deletes] = {}
     everywhere = _Deletes()
     data: list[ManifestEntry] = []
-    for entry in _entries(snapshot, io, chosen):
+    for entry in _entries(snapshot, io, selection):
         file = entry.data_file
         if file.content is DataFileContent.DATA:
-            if chosen.may_match(file):
+            if selection.may_match(file):
                 data.append(entry)
             continue
         ids = tuple(file.equality_ids or ()) if file.content is DataFileContent.EQUALITY_DELETES else ()
-        made = DeleteFile(file.file_path, file.file_format.value, entry.sequence_number or 0, ids)
+        delete_file = DeleteFile(file.file_path, file.file_format.value, entry.sequence_number or 0, ids)
         is_global = bool(ids) and not metadata.specs()[file.spec_id].fields
         held = everywhere if is_global else deletes.setdefault((file.spec_id, file.partition), _Deletes())
-        held.entries.append((made, file))
-    found = []
+        held.entries.append((delete_file, file))
+    live = []
     for entry in data:
         own = deletes.get((entry.data_file.spec_id, entry.data_file.partition), _Deletes())
         applying = (*own.applying_to(entry), *everywhere.applying_to(entry))
-        found.append(LiveFile(entry.data_file, entry.sequence_number or 0, applying))
-    return sorted(found, key=lambda f: (f.sequence, f.file.file_path))
+        live.append(LiveFile(entry.data_file, entry.sequence_number or 0, applying))
+    return sorted(live, key=lambda f: (f.sequence, f.file.file_path))
 
 
-def _entries(snapshot: Snapshot, io: FileIO, chosen: _Choice) -> Iterator[ManifestEntry]:
+def _entries(snapshot: Snapshot, io: FileIO, selection: _FileFilter) -> Iterator[ManifestEntry]:
     try:
         for manifest in snapshot.manifests(io):
             # Deletes are selected by partition alone, because their statistics do not describe rows.
-            if chosen.has_partitions(manifest):
+            if selection.has_partitions(manifest):
                 for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
-                    if manifest.content is ManifestContent.DELETES or chosen.has_partition(entry.data_file):
+                    if manifest.content is ManifestContent.DELETES or selection.has_partition(entry.data_file):
                         yield entry
     except FileNotFoundError as e:
         raise NotFound(f"a manifest of snapshot {snapshot.snapshot_id} is gone: {e}") from e
 
 
-class _Choice:
-    """The manifests and files that a scan needs."""
+class _FileFilter:
+    """Selects the manifests and files that a scan needs."""
 
     def __init__(
         self, metadata: TableMetadata, schema: Schema, condition: BooleanExpression, partition: Record | None
@@ -181,14 +181,14 @@ class Places:
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._specs, self._schema = metadata.specs(), metadata.schema()
-        self._known: dict[tuple[int, Record], tuple[int, tuple[str, ...]]] = {}
+        self._cache: dict[tuple[int, Record], tuple[int, tuple[str, ...]]] = {}
 
     def of(self, file: DataFile) -> tuple[int, tuple[str, ...]]:
         """The bucket, or `UNAWARE_BUCKET`, and the partition's values as strings."""
         key = file.spec_id, file.partition
-        if key not in self._known:
-            self._known[key] = self._place(self._specs[file.spec_id], file.partition)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = self._place(self._specs[file.spec_id], file.partition)
+        return self._cache[key]
 
     def _place(self, spec: PartitionSpec, partition: Record) -> tuple[int, tuple[str, ...]]:
         bucket, values = UNAWARE_BUCKET, []
@@ -200,6 +200,6 @@ class Places:
             elif isinstance(f.transform, IdentityTransform):
                 t = self._schema.find_type(f.source_id)
                 value = partition[i]
-                known = value is not None
-                values.append(partition_text(stream_type(t), python_value(t, value)) if known else NULL_PARTITION)
+                has_value = value is not None
+                values.append(partition_text(stream_type(t), python_value(t, value)) if has_value else NULL_PARTITION)
         return bucket, tuple(values)

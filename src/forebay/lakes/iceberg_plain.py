@@ -45,14 +45,14 @@ def _mean_the_same(metadata: TableMetadata, fields: Sequence[NestedField]) -> bo
     """Whether these names are the same columns, with the same types, in every schema of the table."""
     if not all(f.field_type.is_primitive and getattr(f, "initial_default", None) is None for f in fields):
         return False
-    wanted = {f.name.lower(): f for f in fields}
+    by_name = {f.name.lower(): f for f in fields}
     ids = {f.field_id: f for f in fields}
     for schema in metadata.schemas:
         names = [f.name.lower() for f in schema.fields]
         if len(set(names)) != len(names):
             return False
         for held in schema.fields:
-            mine = wanted.get(held.name.lower()) or ids.get(held.field_id)
+            mine = by_name.get(held.name.lower()) or ids.get(held.field_id)
             if mine is not None and (held.field_id, held.name, held.field_type) != (
                 mine.field_id,
                 mine.name,

@@ -16,14 +16,14 @@ def live_batches(
     io: FileIO, path: str, fields: Sequence[NestedField], deletes: Deletes, form: str = "PARQUET"
 ) -> Iterator[pa.RecordBatch]:
     """The columns `fields` of the rows of a data file that are not deleted. No batch is empty."""
-    gone, erased = deletes.positions(path), deletes.erased(path)
-    for start, batch in read_rows(io, path, [*fields, *erased.fields], form=form):
-        kept = live_rows(start, batch.num_rows, gone)
-        if erased.fields:
-            every = kept if kept is not None else pa.repeat(pa.scalar(True), batch.num_rows)
-            kept = erased.spare(every, batch, len(fields))
+    gone, deleted_keys = deletes.positions(path), deletes.deleted_keys(path)
+    for start, batch in read_rows(io, path, [*fields, *deleted_keys.fields], form=form):
+        mask = live_rows(start, batch.num_rows, gone)
+        if deleted_keys.fields:
+            every = mask if mask is not None else pa.repeat(pa.scalar(True), batch.num_rows)
+            mask = deleted_keys.without_deleted(every, batch, len(fields))
             batch = batch.select(range(len(fields)))
-        if kept is not None:
-            batch = batch.filter(kept)
+        if mask is not None:
+            batch = batch.filter(mask)
         if batch.num_rows:
             yield batch

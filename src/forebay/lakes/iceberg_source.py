@@ -34,10 +34,10 @@ from forebay.lake.source import (
     SplitSerializer,
 )
 from forebay.lake.tiering import CommittedLakeSnapshot
+from forebay.lakes.iceberg_cache import TableCache
 from forebay.lakes.iceberg_conditions import condition_of
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_history import history, newest_tiered, tiering_properties, was_undone
-from forebay.lakes.iceberg_kept import KeptTables
 from forebay.lakes.iceberg_keys import Deletes
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile, Places, live_files
 from forebay.lakes.iceberg_plain import PlainColumns
@@ -155,13 +155,13 @@ class IcebergSplitPlanner(Planner[LakeSplit]):
         snapshot = self._table.metadata.snapshot_by_id(self._id)
         return None if snapshot is None else tiering_properties(snapshot)
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def plan(self) -> list[LakeSplit]:
         source = self._source
-        if source.kept is None:
+        if source.tables is None:
             return list(self._planned()[0])
         request = self._id, repr(source.filters), source.paths, repr(source.table_schema)
-        return list(source.kept.planned(self._table, request, self._planned))
+        return list(source.tables.planned(self._table, request, self._planned))
 
     def _planned(self) -> tuple[tuple[LakeSplit, ...], int]:
         """The splits, and how many files they have."""
@@ -238,7 +238,7 @@ class IcebergRecordReader(RecordReader):
     def read(self) -> Iterator[pa.RecordBatch]:
         left = self._source.limit
         try:
-            for batch in self._told():
+            for batch in self._reading():
                 if left is not None:
                     batch = batch.slice(0, left)
                     left -= batch.num_rows
@@ -249,8 +249,8 @@ class IcebergRecordReader(RecordReader):
         except NotFound as e:
             raise self._source.explained(e, self._split.snapshot_id) from e
 
-    def _told(self) -> Iterator[pa.RecordBatch]:
-        with telling("a file of the lake"):
+    def _reading(self) -> Iterator[pa.RecordBatch]:
+        with lake_errors("a file of the lake"):
             yield from self._matching()
 
     def _matching(self) -> Iterator[pa.RecordBatch]:
@@ -287,26 +287,26 @@ class IcebergLakeSource(LakeSource):
     paths: tuple[tuple[int, ...], ...] | None = None
     filters: tuple[Predicate, ...] = ()
     limit: int | None = None
-    kept: KeptTables | None = field(default=None, compare=False, repr=False)
+    tables: TableCache | None = field(default=None, compare=False, repr=False)
     """Tables that this process keeps; they stay behind where the source is pickled."""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], path: TablePath, table: Table, kept: KeptTables) -> IcebergLakeSource:
+    def of(cls, options: Mapping[str, str], path: TablePath, table: Table, tables: TableCache) -> IcebergLakeSource:
         """A scan of all columns of a table."""
         properties = {k: v for k, v in table.io.properties.items() if isinstance(v, str)}
-        return cls(dict(options), path, table.metadata.schema(), table.location(), properties, kept=kept)
+        return cls(dict(options), path, table.metadata.schema(), table.location(), properties, tables=tables)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "kept": None}
+        return {**vars(self), "tables": None}
 
     @property
     def schema(self) -> pa.Schema:
         return arrow_schema(self.table_schema.fields)
 
     def with_project(self, paths: Sequence[Sequence[int]]) -> IcebergLakeSource:
-        made = replace(self, paths=tuple(tuple(path) for path in paths))
-        _projected(self.table_schema, made.paths or ())  # rejects missing columns
-        return made
+        source = replace(self, paths=tuple(tuple(path) for path in paths))
+        _projected(self.table_schema, source.paths or ())  # rejects missing columns
+        return source
 
     def with_limit(self, limit: int) -> IcebergLakeSource:
         if limit < 0:
@@ -332,7 +332,7 @@ class IcebergLakeSource(LakeSource):
     def create_planner(self, snapshot_id: int) -> IcebergSplitPlanner:
         return IcebergSplitPlanner(self, snapshot_id)
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
         # When Java expires the parent, its id remains in the child; pyiceberg's expiry removes it.
         children = [s for s in self.load().metadata.snapshots if s.parent_snapshot_id == snapshot_id]
@@ -343,19 +343,19 @@ class IcebergLakeSource(LakeSource):
             children[0].snapshot_id, summary is not None and summary.operation is Operation.REPLACE
         )
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def newest_tiered(self) -> CommittedLakeSnapshot | None:
         return newest_tiered(self.load())
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
         return was_undone(self.load(), snapshot_id)
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def tagged(self, name: str) -> int | None:
-        found = self.load().metadata.refs.get(name)
-        is_tag = found is not None and found.snapshot_ref_type == SnapshotRefType.TAG
-        return found.snapshot_id if is_tag and found is not None else None
+        ref = self.load().metadata.refs.get(name)
+        is_tag = ref is not None and ref.snapshot_ref_type == SnapshotRefType.TAG
+        return ref.snapshot_id if is_tag and ref is not None else None
 
     def snapshots_until(self, time_ms: int) -> Iterator[int]:
         """Of the table's own history; snapshots of other branches do not count."""
@@ -376,9 +376,9 @@ class IcebergLakeSource(LakeSource):
     # -- for planners and readers -------------------------------------------------------------------------------------
 
     def load(self) -> Table:
-        """The table as it is now."""
-        if self.kept is not None:
-            return self.kept.table(self.path)
+        """The current table."""
+        if self.tables is not None:
+            return self.tables.table(self.path)
         with opened(self.options) as catalog:
             return load_table(catalog, self.path)
 
@@ -424,12 +424,12 @@ class IcebergLakeSource(LakeSource):
 
 def _projected(schema: Schema, paths: Sequence[Sequence[int]]) -> list[NestedField]:
     """The fields named by `paths`: one per column, in the order of the first path into it."""
-    chosen: dict[int, list[Sequence[int]]] = {}
+    inner_paths: dict[int, list[Sequence[int]]] = {}
     for path in paths:
         if not path or not 0 <= path[0] < len(schema.fields):
             raise InvalidRequest(f"there is no column {list(path)}; the table has {len(schema.fields)}")
-        chosen.setdefault(path[0], []).append(path[1:])
-    return [_pruned(schema.fields[i], inner) for i, inner in chosen.items()]
+        inner_paths.setdefault(path[0], []).append(path[1:])
+    return [_pruned(schema.fields[i], inner) for i, inner in inner_paths.items()]
 
 
 def _pruned(f: NestedField, paths: Sequence[Sequence[int]]) -> NestedField:
@@ -445,6 +445,6 @@ def _pruned(f: NestedField, paths: Sequence[Sequence[int]]) -> NestedField:
         if not 0 <= path[0] < len(t.fields):
             raise InvalidRequest(f"there is no field {path[0]} in '{f.name}'")
         inner.setdefault(path[0], []).append(path[1:])
-    kept: Any = [_pruned(t.fields[i], inner[i]) for i in sorted(inner)]
-    made: IcebergType = StructType(*kept)
-    return NestedField(f.field_id, f.name, made, f.required, f.doc)
+    children: Any = [_pruned(t.fields[i], inner[i]) for i in sorted(inner)]
+    struct: IcebergType = StructType(*children)
+    return NestedField(f.field_id, f.name, struct, f.required, f.doc)

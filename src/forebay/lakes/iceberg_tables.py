@@ -33,7 +33,7 @@ from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, U
 from forebay.base.locations import file_uri, is_local, located, location
 from forebay.lake.shared_options import lake_options
 from forebay.lake.storage import LakeCatalog
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_types import iceberg_type, numbered, shape
 from forebay.metadata.table import Column, TableDescriptor, TablePath
 from forebay.metadata.types import TypeRoot
@@ -64,10 +64,10 @@ _CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-mem
 
 def settled(options: Mapping[str, str]) -> dict[str, str]:
     """A lake's options that mean the same in each process: the warehouse and a SQLite file have absolute paths."""
-    found: dict[str, str] = located(options)
-    if found.get("uri", "").startswith(_SQLITE):
-        found["uri"] = _absolute_database(found["uri"])
-    return found
+    settings: dict[str, str] = located(options)
+    if settings.get("uri", "").startswith(_SQLITE):
+        settings["uri"] = _absolute_database(settings["uri"])
+    return settings
 
 
 def _absolute_database(uri: str) -> str:
@@ -97,37 +97,37 @@ def catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
 
     Raises `InvalidRequest` if the warehouse is missing, `UnsupportedOperation` for a catalog that pyiceberg lacks.
     """
-    found = {"type": "sql", **settled(options)}
-    found["type"] = found["type"].lower()
-    if found["type"] == "jdbc":  # Java's name for the same tables
-        found["type"] = "sql"
-        found["uri"] = found.get("uri", "").replace("jdbc:sqlite:", "sqlite:///").removeprefix("jdbc:")
-    if found["type"] not in _CATALOG_TYPES or "catalog-impl" in found:
-        asked = found.get("catalog-impl", found["type"])
-        raise UnsupportedOperation(f"Iceberg catalog {asked!r} is not supported; use one of {list(_CATALOG_TYPES)}")
-    warehouse = found.get("warehouse")
-    if warehouse is None and found["type"] == "sql":
+    properties = {"type": "sql", **settled(options)}
+    properties["type"] = properties["type"].lower()
+    if properties["type"] == "jdbc":  # Java's name for the same tables
+        properties["type"] = "sql"
+        properties["uri"] = properties.get("uri", "").replace("jdbc:sqlite:", "sqlite:///").removeprefix("jdbc:")
+    if properties["type"] not in _CATALOG_TYPES or "catalog-impl" in properties:
+        name = properties.get("catalog-impl", properties["type"])
+        raise UnsupportedOperation(f"Iceberg catalog {name!r} is not supported; use one of {list(_CATALOG_TYPES)}")
+    warehouse = properties.get("warehouse")
+    if warehouse is None and properties["type"] == "sql":
         raise InvalidRequest("option 'warehouse' is missing: the folder of the lake's tables")
-    if warehouse is not None and found["type"] == "sql":
+    if warehouse is not None and properties["type"] == "sql":
         is_here = is_local(warehouse)
         if is_here:
-            found["warehouse"] = file_uri(_readable(warehouse))
-        if "uri" not in found:
+            properties["warehouse"] = file_uri(_readable(warehouse))
+        if "uri" not in properties:
             if not is_here:
                 raise InvalidRequest(
                     f"option 'uri' is missing: the database of the SQL catalog of {warehouse}, such as "
                     "'postgresql+psycopg2://host/name'"
                 )
-            found["uri"] = _sqlite_uri(f"{warehouse}/catalog.db")
-    return found
+            properties["uri"] = _sqlite_uri(f"{warehouse}/catalog.db")
+    return properties
 
 
 def _readable(folder: str) -> str:
     """`folder`, unless pyiceberg would cut it: it takes locations for URLs, but does not decode them."""
-    found = _CUT_BY_PYICEBERG.search(folder)
-    if found is not None:
+    match = _CUT_BY_PYICEBERG.search(folder)
+    if match is not None:
         raise InvalidRequest(
-            f"option 'warehouse' is {folder!r}: pyiceberg does not find files in a folder whose name has {found[0]!r}"
+            f"option 'warehouse' is {folder!r}: pyiceberg does not find files in a folder whose name has {match[0]!r}"
         )
     return folder
 
@@ -151,7 +151,7 @@ def new_catalog(options: Mapping[str, str]) -> Catalog:
 def opened(options: Mapping[str, str]) -> Iterator[Catalog]:
     """The catalog for a lake's options, closed at the end of the block."""
     properties = catalog_properties(options)
-    with telling(f"Iceberg catalog {properties.get('uri') or properties.get('warehouse')}"):
+    with lake_errors(f"Iceberg catalog {properties.get('uri') or properties.get('warehouse')}"):
         catalog = new_catalog(options)
         try:
             yield catalog
@@ -240,19 +240,20 @@ def _spec(descriptor: TableDescriptor, schema: Schema, ids: Mapping[str, int]) -
 
 
 def _properties(descriptor: TableDescriptor) -> dict[str, str]:
-    made = dict.fromkeys(RESERVED_OPTIONS, _MERGE_ON_READ) if descriptor.has_primary_key else {}
-    made |= {_option_key(name): value for name, value in _all_options(descriptor).items()}
-    if made.get(_FORMAT_VERSION, _VERSION) != _VERSION:
+    properties = dict.fromkeys(RESERVED_OPTIONS, _MERGE_ON_READ) if descriptor.has_primary_key else {}
+    properties |= {_option_key(name): value for name, value in _all_options(descriptor).items()}
+    if properties.get(_FORMAT_VERSION, _VERSION) != _VERSION:
         raise UnsupportedOperation(
-            f"option 'iceberg.{_FORMAT_VERSION}' is {made[_FORMAT_VERSION]}; tables of version {_VERSION} are tiered"
+            f"option 'iceberg.{_FORMAT_VERSION}' is {properties[_FORMAT_VERSION]}; tables of version {_VERSION} are "
+            "tiered"
         )
     for key in _FORMATS:
-        if made.get(key, _WRITTEN_FORMAT).lower() != _WRITTEN_FORMAT:
+        if properties.get(key, _WRITTEN_FORMAT).lower() != _WRITTEN_FORMAT:
             raise UnsupportedOperation(
-                f"option 'iceberg.{key}' asks for files in {made[key]}, which tiering cannot write: leave it out, or "
-                f"set it to '{_WRITTEN_FORMAT}'"
+                f"option 'iceberg.{key}' asks for files in {properties[key]}, which tiering cannot write: leave it "
+                f"out, or set it to '{_WRITTEN_FORMAT}'"
             )
-    return made
+    return properties
 
 
 def _all_options(descriptor: TableDescriptor) -> dict[str, str]:
@@ -267,25 +268,25 @@ def _option_key(name: str) -> str:
 # ---- comparing ------------------------------------------------------------------------------------------------------
 
 
-def difference(existing: TableMetadata, wanted: IcebergDefinition, *, wider: bool = False) -> str | None:
-    """The reason why `existing` does not fit the table `wanted`, in words; None if it fits.
+def difference(existing: TableMetadata, definition: IcebergDefinition, *, wider: bool = False) -> str | None:
+    """The reason why `existing` does not fit the table `definition`, in words; None if it fits.
 
     Field ids, comments and options are ignored. With `wider`, `existing` may have additional columns, as it has between
     the two steps of ADD COLUMN.
     """
-    there, asked = existing.schema(), wanted.schema
-    keys, wanted_keys = _names_of(there, there.identifier_field_ids), _names_of(asked, asked.identifier_field_ids)
-    if keys != wanted_keys:
-        return f"its primary key is {sorted(keys)}, and should be {sorted(wanted_keys)}"
-    problem = _column_difference(there, asked, wider)
+    there, schema = existing.schema(), definition.schema
+    keys, expected_keys = _names_of(there, there.identifier_field_ids), _names_of(schema, schema.identifier_field_ids)
+    if keys != expected_keys:
+        return f"its primary key is {sorted(keys)}, and should be {sorted(expected_keys)}"
+    problem = _column_difference(there, schema, wider)
     if problem is not None:
         return problem
-    spec, wanted_spec = _spec_shape(existing.spec(), there), _spec_shape(wanted.spec, asked)
-    if spec != wanted_spec:
-        return f"its partitions and buckets are {_spec_text(spec)}, and should be {_spec_text(wanted_spec)}"
-    order, wanted_order = _order_shape(existing.sort_order(), there), _order_shape(wanted.order, asked)
-    if order != wanted_order:
-        return f"its sort order is {order}, and should be {wanted_order}"
+    spec, expected_spec = _spec_shape(existing.spec(), there), _spec_shape(definition.spec, schema)
+    if spec != expected_spec:
+        return f"its partitions and buckets are {_spec_text(spec)}, and should be {_spec_text(expected_spec)}"
+    order, expected_order = _order_shape(existing.sort_order(), there), _order_shape(definition.order, schema)
+    if order != expected_order:
+        return f"its sort order is {order}, and should be {expected_order}"
     if existing.format_version != int(_VERSION):
         return f"its format version is {existing.format_version}, and should be {_VERSION}"
     return None
@@ -295,15 +296,17 @@ def _names_of(schema: Schema, ids: Any) -> set[str]:
     return {schema.find_column_name(i) or "" for i in ids}
 
 
-def _column_difference(there: Schema, asked: Schema, wider: bool) -> str | None:
+def _column_difference(there: Schema, schema: Schema, wider: bool) -> str | None:
     system = len(SYSTEM_COLUMNS)
-    tail, wanted_tail = ([_field_shape(f) for f in s.fields[-system:]] for s in (there, asked))
-    if tail != wanted_tail:
+    tail, expected_tail = ([_field_shape(f) for f in s.fields[-system:]] for s in (there, schema))
+    if tail != expected_tail:
         return f"its last columns are not the system columns {list(SYSTEM_COLUMNS)}"
-    mine, wanted = there.fields[:-system], asked.fields[:-system]
-    if len(mine) < len(wanted) or (len(mine) > len(wanted) and not wider):
-        return f"its columns are {', '.join(f.name for f in mine)}, and should be {', '.join(f.name for f in wanted)}"
-    for a, b in zip(mine, wanted, strict=False):
+    columns, expected = there.fields[:-system], schema.fields[:-system]
+    if len(columns) < len(expected) or (len(columns) > len(expected) and not wider):
+        return (
+            f"its columns are {', '.join(f.name for f in columns)}, and should be {', '.join(f.name for f in expected)}"
+        )
+    for a, b in zip(columns, expected, strict=False):
         if _field_shape(a) != _field_shape(b):
             return f"it has the column '{_field_text(a)}' where '{_field_text(b)}' should be"
     return None
@@ -351,7 +354,7 @@ class IcebergLakeCatalog(LakeCatalog):
         self._options = dict(options)
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
-        wanted = definition_of(descriptor)
+        definition = definition_of(descriptor)
         with opened(self._options) as catalog:
             try:
                 catalog.create_namespace_if_not_exists((path.database,))
@@ -360,13 +363,13 @@ class IcebergLakeCatalog(LakeCatalog):
             try:
                 catalog.create_table(
                     (path.database, path.table),
-                    wanted.schema,
-                    partition_spec=wanted.spec,
-                    sort_order=wanted.order,
-                    properties={**wanted.properties, _FORMAT_VERSION: _VERSION},
+                    definition.schema,
+                    partition_spec=definition.spec,
+                    sort_order=definition.order,
+                    properties={**definition.properties, _FORMAT_VERSION: _VERSION},
                 )
             except TableAlreadyExistsError:
-                _check_existing(load_table(catalog, path), path, wanted, creating)
+                _check_existing(load_table(catalog, path), path, definition, creating)
 
     def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
         before, after = definition_of(current), definition_of(expected)
@@ -386,13 +389,13 @@ class IcebergLakeCatalog(LakeCatalog):
             _alter(table, columns, before.properties, after.properties)
 
 
-def _check_existing(table: Table, path: TablePath, wanted: IcebergDefinition, creating: bool) -> None:
-    problem = difference(table.metadata, wanted)
+def _check_existing(table: Table, path: TablePath, definition: IcebergDefinition, creating: bool) -> None:
+    problem = difference(table.metadata, definition)
     if problem is None:
-        other = sorted(k for k, v in wanted.properties.items() if table.properties.get(k) != v)
+        other = sorted(k for k, v in definition.properties.items() if table.properties.get(k) != v)
         if other and not (other == [_FORMAT_VERSION] and table.metadata.format_version == int(_VERSION)):
             problem = f"its property '{other[0]}' is {table.properties.get(other[0])!r}, and should be "
-            problem += repr(wanted.properties[other[0]])
+            problem += repr(definition.properties[other[0]])
     if problem is None and creating and table.current_snapshot() is not None:
         problem = "it is not empty"
     if problem is not None:
@@ -428,8 +431,8 @@ def _alter(table: Table, columns: tuple[Column, ...], before: Mapping[str, str],
         if columns:
             with transaction.update_schema() as update:
                 for column in columns:
-                    made = iceberg_type(column.data_type, numbered(1))
-                    update.add_column(column.name, made, column.comment)
+                    column_type = iceberg_type(column.data_type, numbered(1))
+                    update.add_column(column.name, column_type, column.comment)
                     update.move_before(column.name, BUCKET_COLUMN)
         if changed:
             transaction.set_properties(changed)

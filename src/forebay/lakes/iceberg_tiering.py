@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
 
 from forebay.base.errors import Conflict, ErrorCode, NotFound
-from forebay.codec.key_index import KeyIndex
+from forebay.codec.kv.key_index import KeyIndex
 from forebay.lake.tiering import (
     TIERING_USER,
     CommittedLakeSnapshot,
@@ -30,7 +30,7 @@ from forebay.lake.tiering import (
     check_base,
 )
 from forebay.lakes.iceberg_commit import Change, commit
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_files import (
     NO_POSITIONS,
     Positions,
@@ -55,7 +55,7 @@ from forebay.lakes.iceberg_layout import live_files
 from forebay.lakes.iceberg_tables import check_fits, load_table, opened
 from forebay.lakes.iceberg_upkeep import Upkeep
 from forebay.lakes.iceberg_writer import FilePlace, IcebergLakeWriter, IcebergWriteResult
-from forebay.metadata.table import TableInfo, TablePath, option_value
+from forebay.metadata.table import TableInfo, TablePath
 
 _AUTO_COMPACTION, _AUTO_EXPIRE = "table.datalake.auto-compaction", "table.datalake.auto-expire-snapshot"
 
@@ -97,7 +97,7 @@ class IcebergLakeCommitter(LakeCommitter):
             USER_PROPERTY: TIERING_USER,
             **self._context.properties,
         }
-        moves = _Moves(results)
+        moves = _MovedDeletes(results)
 
         def prepare(table: Table) -> Change:
             newest = newest_tiered(table)
@@ -112,11 +112,11 @@ class IcebergLakeCommitter(LakeCommitter):
             return Change(kind, added, properties=held, tag=TIERED_TAG)
 
         with opened(self._options) as catalog:
-            table, made = commit(partial(load_table, catalog, self._context.info.path), prepare)
+            table, snapshot = commit(partial(load_table, catalog, self._context.info.path), prepare)
         moves.remove_unused(table)
-        self._base = made.snapshot_id
+        self._base = snapshot.snapshot_id
         self._touched |= {Record(*r.partition) for r in results if r.files or r.deletes is not None}
-        return LakeCommitResult(made.snapshot_id, made.snapshot_id, stats=_stats(made))
+        return LakeCommitResult(snapshot.snapshot_id, snapshot.snapshot_id, stats=_stats(snapshot))
 
     def _base_has_expired(self, table: Table) -> bool:
         metadata = table.metadata
@@ -132,7 +132,7 @@ class IcebergLakeCommitter(LakeCommitter):
                 ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
             )
 
-    @telling("a file of the lake")
+    @lake_errors("a file of the lake")
     def abort(self, results: Sequence[IcebergWriteResult]) -> None:
         """Delete the files of uncommitted results; files of a snapshot are always kept."""
         table = current_table(self._options, self._context.info.path)
@@ -144,9 +144,9 @@ class IcebergLakeCommitter(LakeCommitter):
         metadata, newest = table.metadata, newest_tiered(table)
         if newest is None or newest.snapshot_id == latest_known:
             return None
-        known = None if latest_known is None else metadata.snapshot_by_id(latest_known)
-        found = metadata.snapshot_by_id(newest.snapshot_id)
-        is_newer = known is None or found is None or sequence_of(found) > sequence_of(known)
+        latest = None if latest_known is None else metadata.snapshot_by_id(latest_known)
+        candidate = metadata.snapshot_by_id(newest.snapshot_id)
+        is_newer = latest is None or candidate is None or sequence_of(candidate) > sequence_of(latest)
         return newest if is_newer else None
 
     def has_snapshot(self, snapshot_id: int) -> bool:
@@ -159,7 +159,7 @@ class IcebergLakeCommitter(LakeCommitter):
         head = current_table(self._options, self._context.info.path).current_snapshot()
         return head is not None and summary_of(head).get("total-records") != "0"
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def held_offsets(self) -> Held | None:
         table = current_table(self._options, self._context.info.path)
         head = table.current_snapshot()
@@ -168,7 +168,7 @@ class IcebergLakeCommitter(LakeCommitter):
     def can_restore(self, snapshot_id: int) -> bool:
         return self.has_snapshot(snapshot_id)
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def restore(self, snapshot_id: int, newest: int | None) -> None:
         with opened(self._options) as catalog:
             table = load_table(catalog, self._context.info.path)
@@ -189,9 +189,9 @@ class IcebergLakeCommitter(LakeCommitter):
         descriptor = self._context.info.descriptor
         with opened(self._options) as catalog:
             upkeep = Upkeep(partial(load_table, catalog, self._context.info.path))
-            if option_value(descriptor, _AUTO_COMPACTION):
+            if descriptor.option(_AUTO_COMPACTION):
                 upkeep.compact(partitions=self._touched)
-            if option_value(descriptor, _AUTO_EXPIRE):
+            if descriptor.option(_AUTO_EXPIRE):
                 upkeep.expire()
 
 
@@ -211,8 +211,8 @@ def _stats(snapshot: Snapshot) -> TieringStats:
 
 def _committed_paths(table: Table, base: int | None) -> set[str]:
     """The files of all snapshots since `base`, and of the newest one."""
-    known = None if base is None else table.metadata.snapshot_by_id(base)
-    oldest = -1 if known is None else sequence_of(known)
+    base_snapshot = None if base is None else table.metadata.snapshot_by_id(base)
+    oldest = -1 if base_snapshot is None else sequence_of(base_snapshot)
     manifests = {
         manifest.manifest_path: manifest
         for snapshot in table.metadata.snapshots
@@ -226,7 +226,7 @@ def _committed_paths(table: Table, base: int | None) -> set[str]:
     }
 
 
-class _Moves:
+class _MovedDeletes:
     """The position deletes of a round, moved to the rows' positions at the time of the commit.
 
     Writers found the rows in the files of a snapshot. If a compaction has rewritten these since, the rows have moved:
@@ -235,15 +235,15 @@ class _Moves:
 
     def __init__(self, results: Sequence[IcebergWriteResult]) -> None:
         self._results = [r for r in results if r.deletes is not None]
-        self._given = {r.deletes.path for r in self._results if r.deletes is not None}
-        self._made: set[str] = set()
+        self._input_paths = {r.deletes.path for r in self._results if r.deletes is not None}
+        self._new_paths: set[str] = set()
         self._used: set[str] = set()
 
     def current_deletes(self, table: Table) -> list[tuple[int, WrittenFile]]:
         """The delete files for the table's head, each with the id of its partition spec."""
-        found = [(r.spec_id, self._current(table, r)) for r in self._results]
-        self._used = {file.path for _, file in found}
-        return found
+        files = [(r.spec_id, self._current(table, r)) for r in self._results]
+        self._used = {file.path for _, file in files}
+        return files
 
     def _current(self, table: Table, result: IcebergWriteResult) -> WrittenFile:
         assert result.deletes is not None
@@ -259,15 +259,15 @@ class _Moves:
         every = moved | there | {f.path for f in result.files}
         positions = read_positions(table.io, result.deletes.path, "PARQUET", every)
         keys, index = _keys_of(table, {path: positions.pop(path) for path in moved})
-        for path, found in locate(table.io, files, keys, index, table.metadata.schema()).items():
-            positions[path] = np.concatenate([positions.get(path, NO_POSITIONS), found])
-        made = FilePlace(table, result.partition).new_path("deletes")
-        self._made.add(made)
-        return write_positions(table.io, made, result.partition, positions, table.properties)
+        for path, new_positions in locate(table.io, files, keys, index, table.metadata.schema()).items():
+            positions[path] = np.concatenate([positions.get(path, NO_POSITIONS), new_positions])
+        new_path = FilePlace(table, result.partition).new_path("deletes")
+        self._new_paths.add(new_path)
+        return write_positions(table.io, new_path, result.partition, positions, table.properties)
 
     def remove_unused(self, table: Table) -> None:
         """Delete the delete files that the committed snapshot does not use."""
-        remove_files(table.io, sorted((self._made | self._given) - self._used))
+        remove_files(table.io, sorted((self._new_paths | self._input_paths) - self._used))
 
 
 def _keys_of(table: Table, rows: Mapping[str, Positions]) -> tuple[KeyColumns, KeyIndex]:

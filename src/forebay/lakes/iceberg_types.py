@@ -99,8 +99,8 @@ def iceberg_type(t: DataType, next_id: Callable[[], int]) -> IcebergType:
             return DecimalType(t.precision or 10, t.scale or 0)
         case TypeRoot.ARRAY:
             element = child(t.element)
-            made = iceberg_type(element, next_id)
-            return ListType(next_id(), made, element_required=not element.nullable)
+            converted = iceberg_type(element, next_id)
+            return ListType(next_id(), converted, element_required=not element.nullable)
         case TypeRoot.MAP:
             key, value = child(t.key), child(t.value)
             key_id, value_id = next_id(), next_id()
@@ -110,8 +110,8 @@ def iceberg_type(t: DataType, next_id: Callable[[], int]) -> IcebergType:
         case TypeRoot.ROW:
             fields = []
             for f in t.fields:
-                made = iceberg_type(f.data_type, next_id)
-                fields.append(NestedField(next_id(), f.name, made, not f.data_type.nullable, f.description))
+                converted = iceberg_type(f.data_type, next_id)
+                fields.append(NestedField(next_id(), f.name, converted, not f.data_type.nullable, f.description))
             return StructType(*fields)
     raise UnsupportedOperation(f"{t} has no Iceberg type")
 

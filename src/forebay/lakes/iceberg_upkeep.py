@@ -77,10 +77,10 @@ class Upkeep:
         try:
             for done, (partition, files) in enumerate(groups.items()):
                 progress(done, len(groups))
-                chosen = _chosen(table, files, files_min)
-                if chosen:
+                selection = _worth_rewriting(table, files, files_min)
+                if selection:
                     began = self._clock.monotonic()
-                    rewrites.append(_rewrite(table, partition, chosen))
+                    rewrites.append(_rewrite(table, partition, selection))
                     tell(LakeCompaction(".".join(table.name()), self._clock.monotonic() - began))
             return self._commit(rewrites) if rewrites else None
         except Conflict:
@@ -90,8 +90,10 @@ class Upkeep:
     def plan(self, files_min: int = FILES_MIN) -> list[tuple[Record, list[LiveFile]]]:
         """The buckets that `compact` would rewrite now, and the files of each that it would replace."""
         table = self._load()
-        found = ((partition, _chosen(table, files, files_min)) for partition, files in _by_partition(table).items())
-        return [(partition, chosen) for partition, chosen in found if chosen]
+        candidates = (
+            (partition, _worth_rewriting(table, files, files_min)) for partition, files in _by_partition(table).items()
+        )
+        return [(partition, selection) for partition, selection in candidates if selection]
 
     def _commit(self, rewrites: Sequence[_Rewrite]) -> int:
         inputs = [f for r in rewrites for f in r.inputs]
@@ -124,10 +126,10 @@ class Upkeep:
         properties = table.properties
         age = int(properties.get(_AGE, _AGE_DEFAULT))
         limit = self._clock.now_ms() - age if older_than is None else self._past_ms(older_than)
-        kept = int(properties.get(_KEEP, _KEEP_DEFAULT)) if keep is None else keep
+        count_min = int(properties.get(_KEEP, _KEEP_DEFAULT)) if keep is None else keep
         named = {ref.snapshot_id for ref in table.metadata.refs.values()}
         ordered = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
-        old = [s for s in ordered[: max(0, len(ordered) - kept)] if s.timestamp_ms < limit]
+        old = [s for s in ordered[: max(0, len(ordered) - count_min)] if s.timestamp_ms < limit]
         gone = [s for s in old if s.snapshot_id not in named]
         head = table.current_snapshot()
         if not gone or head is None:
@@ -188,8 +190,8 @@ class Upkeep:
         manifests = _manifests_of(table.io, table.metadata.snapshots)
         used = {*manifests, *_paths_in(table.io, manifests.values())}
         used |= {s.manifest_list for s in table.metadata.snapshots if s.manifest_list}
-        kept = {PyArrowFileIO.parse_location(path, table.io.properties)[2] for path in used}
-        orphans = [f.path for f in there if f.path not in kept]
+        used_paths = {PyArrowFileIO.parse_location(path, table.io.properties)[2] for path in used}
+        orphans = [f.path for f in there if f.path not in used_paths]
         for path in () if dry_run else orphans:
             system.delete_file(path)
         if not dry_run:
@@ -208,7 +210,7 @@ def _by_partition(table: Table) -> dict[Record, list[LiveFile]]:
     return groups
 
 
-def _chosen(table: Table, files: Sequence[LiveFile], files_min: int) -> list[LiveFile]:
+def _worth_rewriting(table: Table, files: Sequence[LiveFile], files_min: int) -> list[LiveFile]:
     """The files of a bucket that are worth rewriting together."""
     target = int(table.properties.get(_TARGET_BYTES, _TARGET_BYTES_DEFAULT))
     small = [f for f in files if f.file.file_size_in_bytes < target * _SMALL_SHARE]
@@ -218,21 +220,21 @@ def _chosen(table: Table, files: Sequence[LiveFile], files_min: int) -> list[Liv
     return [f for f in files if f.deletes or f in small]
 
 
-def _rewrite(table: Table, partition: Record, chosen: Sequence[LiveFile]) -> _Rewrite:
-    """Write the live rows of `chosen` into new files."""
+def _rewrite(table: Table, partition: Record, files: Sequence[LiveFile]) -> _Rewrite:
+    """Write the live rows of `files` into new files."""
     schema = table.metadata.schema()
-    deletes = Deletes(table.io, {f.file.file_path: f.deletes for f in chosen}, schema)
+    deletes = Deletes(table.io, {f.file.file_path: f.deletes for f in files}, schema)
     width = len(table.metadata.spec().fields)
     output = RowFiles(table.io, table, FilePlace(table, tuple(partition[i] for i in range(width))))
     try:
-        rows = (b for f in chosen for b in live_batches(table.io, f.file.file_path, schema.fields, deletes))
+        rows = (b for f in files for b in live_batches(table.io, f.file.file_path, schema.fields, deletes))
         for batch in _larger(rows):
             output.write(batch)
         written = tuple(output.close())
     except BaseException:
         output.abort()
         raise
-    return _Rewrite(partition, tuple(chosen), written)
+    return _Rewrite(partition, tuple(files), written)
 
 
 def _unneeded_deletes(table: Table, rewritten: Sequence[LiveFile], live: Iterable[LiveFile]) -> frozenset[str]:
@@ -259,18 +261,18 @@ def _larger(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(held)
 
 
-def _unused_files(io: FileIO, gone: Sequence[Snapshot], kept: Sequence[Snapshot]) -> list[str]:
-    """The files of snapshots in `gone` that none in `kept` has: rows, deletes, manifests and lists."""
+def _unused_files(io: FileIO, gone: Sequence[Snapshot], others: Sequence[Snapshot]) -> list[str]:
+    """The files of snapshots in `gone` that none in `others` has: rows, deletes, manifests and lists."""
     theirs = _manifests_of(io, gone)
-    if all(b.parent_snapshot_id == a.snapshot_id for a, b in pairwise([*gone, *kept])):
+    if all(b.parent_snapshot_id == a.snapshot_id for a, b in pairwise([*gone, *others])):
         # Files that the oldest kept snapshot lacks are in no later one.
-        ours = _manifests_of(io, kept[:1])
-        files = set(_removed_paths(io, [*gone, *kept[:1]]))
+        ours = _manifests_of(io, others[:1])
+        files = set(_removed_paths(io, [*gone, *others[:1]]))
     else:
-        ours = _manifests_of(io, kept)
+        ours = _manifests_of(io, others)
         files = set(_paths_in(io, (m for path, m in theirs.items() if path not in ours)))
         files -= set(_paths_in(io, ours.values()))
-    lists = {s.manifest_list for s in gone if s.manifest_list} - {s.manifest_list for s in kept}
+    lists = {s.manifest_list for s in gone if s.manifest_list} - {s.manifest_list for s in others}
     return [*sorted(files), *sorted(theirs.keys() - ours.keys()), *sorted(lists)]
 
 

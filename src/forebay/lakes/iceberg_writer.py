@@ -23,12 +23,12 @@ from pyiceberg.typedef import Record
 
 from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import InvalidRequest
-from forebay.codec.key_index import KeyIndex
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.kv.key_index import KeyIndex
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import LakeWriter, WriterContext
 from forebay.lake.writing import LakeRows, check_appended, check_partition
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_files import FileWriter, Positions, WrittenFile, remove_files, write_positions
 from forebay.lakes.iceberg_keys import KeyColumns, KeyRange, locate
 from forebay.lakes.iceberg_layout import live_files
@@ -125,12 +125,12 @@ class RowFiles:
 
     def outdated(self, newest: Positions) -> dict[str, Positions]:
         """The positions of the rows whose numbers are not in `newest` (ascending), by file."""
-        found = {}
+        by_path = {}
         for path, parts in self._numbers.items():
             gone = np.flatnonzero(~np.isin(np.concatenate(parts), newest, assume_unique=True))
             if len(gone):
-                found[path] = gone
-        return found
+                by_path[path] = gone
+        return by_path
 
     def abort(self) -> None:
         """Delete all files."""
@@ -166,18 +166,18 @@ class IcebergLakeWriter(LakeWriter):
             self._keys = KeyColumns([schema.find_field(name) for name in names])
             self._range = KeyRange(self._keys.fields)
 
-    @telling("a file of the lake")
+    @lake_errors("a file of the lake")
     def write(self, records: ChangeRows) -> None:
         if self._completed:
             raise InvalidRequest("the writer is complete; make another one")
         if not self._keyed:
             check_appended(self._context.info, records)
-        kept = records.without_update_before() if self._keyed else records
-        if len(kept) == 0:
+        changes = records.without_update_before() if self._keyed else records
+        if len(changes) == 0:
             return
-        self._held.append(kept)
-        self._held_rows += len(kept)
-        self._held_bytes += kept.rows.nbytes
+        self._held.append(changes)
+        self._held_rows += len(changes)
+        self._held_bytes += changes.rows.nbytes
         if self._held_bytes >= BUFFER_BYTES or self._held_rows >= BUFFER_ROWS:
             self._flush()
 
@@ -206,7 +206,7 @@ class IcebergLakeWriter(LakeWriter):
         self._files.write(batch.take(pa.array(newest)), newest + self._numbered)
         self._numbered += batch.num_rows
 
-    @telling("a file of the lake")
+    @lake_errors("a file of the lake")
     def complete(self) -> IcebergWriteResult:
         self._flush()
         self._completed = True
@@ -241,7 +241,7 @@ class IcebergLakeWriter(LakeWriter):
         )
         return locate(table.io, files, self._keys, self._index, table.metadata.schema())
 
-    @telling("a file of the lake")
+    @lake_errors("a file of the lake")
     def abort(self) -> None:
         if not self._completed:
             self._completed = True

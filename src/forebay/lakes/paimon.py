@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forebay.base.locations import located
-from forebay.lake.kept import Kept
+from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
@@ -24,7 +24,7 @@ from forebay.lakes.paimon_source import PaimonLakeSource
 from forebay.lakes.paimon_tables import PaimonLakeCatalog, layout_default, open_catalog
 from forebay.lakes.paimon_tiering import PaimonTieringFactory
 from forebay.metadata.table import TablePath
-from forebay.paimon.catalog.catalog import TABLES_KEPT, Catalog
+from forebay.paimon.catalog.catalog import TABLES_CACHED_MAX, Catalog
 
 
 class PaimonLakeStorage(LakeStorage):
@@ -35,14 +35,14 @@ class PaimonLakeStorage(LakeStorage):
         self.options = located(options)
         layout_default(self.options)
         self._catalog: Catalog | None = open_catalog(self.options)
-        self._sources: Kept[TablePath, PaimonLakeSource] = Kept(TABLES_KEPT)
+        self._sources: LruCache[TablePath, PaimonLakeSource] = LruCache(TABLES_CACHED_MAX)
 
     def __getstate__(self) -> dict[str, str]:
         return self.options
 
     def __setstate__(self, options: dict[str, str]) -> None:
         """Nothing is opened before it is used."""
-        self.options, self._catalog, self._sources = options, None, Kept(TABLES_KEPT)
+        self.options, self._catalog, self._sources = options, None, LruCache(TABLES_CACHED_MAX)
 
     def __repr__(self) -> str:
         return f"PaimonLakeStorage({self.options.get('warehouse')!r})"
@@ -58,10 +58,10 @@ class PaimonLakeStorage(LakeStorage):
         return PaimonTieringFactory(self.options)
 
     def create_source(self, path: TablePath) -> LakeSource:
-        """As `LakeStorage.create_source`; the same source again while the table is unchanged."""
+        """The source of a table (see `LakeStorage.create_source`): the same object while the table is unchanged."""
         catalog = open_catalog(self.options) if self._catalog is None else self._catalog.renewed()
         self._catalog = catalog
-        table, source = catalog.kept_table(str(path)).context, self._sources.get(path)
+        table, source = catalog.cached_table(str(path)).context, self._sources.get(path)
         if source is None or source.table is not table:
             source = PaimonLakeSource(table)
             self._sources.put(path, source)

@@ -10,7 +10,7 @@ import numpy as np
 from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past
 from forebay.lakes.health import (
-    ORPHANS_KEPT_MAX,
+    ORPHANS_LISTED_MAX,
     FileColumns,
     LakeFile,
     LakeHealth,
@@ -59,8 +59,8 @@ class PaimonHealth(LakeHealth):
         return dict(self._table.schema.options)
 
     def latest(self) -> LakeSnapshotInfo | None:
-        found = self._context.snapshots.latest()
-        return None if found is None else _info(found)
+        snapshot = self._context.snapshots.latest()
+        return None if snapshot is None else _info(snapshot)
 
     def files(self) -> FileColumns | None:
         snapshot = self._context.snapshots.latest()
@@ -70,26 +70,26 @@ class PaimonHealth(LakeHealth):
         manifests = self._context.manifests
         names = [manifest.file_name for manifest in manifests.data_manifests(snapshot)]
         parts = [
-            part for part in live_of([SelectedRows.of_all(n, manifests.rows(n)) for n in names]) if len(part.chosen)
+            part for part in live_of([SelectedRows.of_all(n, manifests.rows(n)) for n in names]) if len(part.positions)
         ]
         codes: dict[bytes, int] = {}
         partitions = []
         for part in parts:
             own = np.array([codes.setdefault(p, len(codes)) for p in part.rows.partitions], np.int64)
-            partitions.append(own[part.rows.partition_codes[part.chosen]])
+            partitions.append(own[part.rows.partition_codes[part.positions]])
 
         def joined(arrays: Sequence[Numbers]) -> Numbers:
             return np.concatenate([np.zeros(0, np.int64), *arrays])
 
-        buckets, codes_of_files = joined([p.rows.buckets[p.chosen] for p in parts]), joined(partitions)
+        buckets, codes_of_files = joined([p.rows.buckets[p.positions] for p in parts]), joined(partitions)
         return FileColumns(
-            joined([p.rows.file_sizes[p.chosen] for p in parts]),
-            joined([p.rows.row_counts[p.chosen] for p in parts]),
+            joined([p.rows.file_sizes[p.positions] for p in parts]),
+            joined([p.rows.row_counts[p.positions] for p in parts]),
             buckets,
             codes_of_files,
             [self._partition_name(partition) for partition in codes],
             self._deletes(snapshot, codes, codes_of_files, buckets),
-            joined([p.rows.levels[p.chosen] for p in parts]) if self._table.has_primary_key else None,
+            joined([p.rows.levels[p.positions] for p in parts]) if self._table.has_primary_key else None,
             lambda positions: self._describe(parts, positions),
         )
 
@@ -107,15 +107,15 @@ class PaimonHealth(LakeHealth):
         return np.isin(partitions << 32 | (buckets & 0xFFFFFFFF), np.array(sorted(places), np.int64)).astype(np.int64)
 
     def _describe(self, parts: Sequence[SelectedRows], positions: Numbers) -> list[LakeFile]:
-        starts = np.cumsum([0, *(len(part.chosen) for part in parts)])
-        found = []
+        starts = np.cumsum([0, *(len(part.positions) for part in parts)])
+        files = []
         for position in positions.tolist():
             part = int(np.searchsorted(starts, position, side="right")) - 1
-            rows = parts[part].chosen[position - starts[part] : position - starts[part] + 1]
+            rows = parts[part].positions[position - starts[part] : position - starts[part] + 1]
             [entry] = parts[part].rows.entries(rows)
             path = self._context.paths.data_file(entry.partition, entry.bucket, entry.file)
-            found.append(LakeFile(path, _from_local(entry.file.creation_time)))
-        return found
+            files.append(LakeFile(path, _from_local(entry.file.creation_time)))
+        return files
 
     def _partition_name(self, partition: bytes) -> str:
         fields, default = self._table.schema.partition_fields, self._context.options.partition_default_name
@@ -124,8 +124,8 @@ class PaimonHealth(LakeHealth):
 
     def snapshots(self, skip: int, limit: int) -> tuple[list[LakeSnapshotInfo], int]:
         ids = sorted(self._context.snapshots.ids(), reverse=True)
-        found = (self._context.snapshots.find(each) for each in ids[skip : skip + limit])
-        return [_info(each) for each in found if each is not None], len(ids)  # some may have expired since
+        page = (self._context.snapshots.find(each) for each in ids[skip : skip + limit])
+        return [_info(each) for each in page if each is not None], len(ids)  # some may have expired since
 
     def tags(self) -> list[LakeTag]:
         return [
@@ -153,12 +153,12 @@ class PaimonHealth(LakeHealth):
         ]
 
     def orphans(self, older_than: Past, progress: OnProgress = no_progress) -> OrphanFiles:
-        found = self._table.remove_orphan_files(older_than=older_than, dry_run=True, progress=progress)
-        return OrphanFiles(len(found.files), found.bytes, tuple(found.files[:ORPHANS_KEPT_MAX]))
+        removal = self._table.remove_orphan_files(older_than=older_than, dry_run=True, progress=progress)
+        return OrphanFiles(len(removal.files), removal.bytes, tuple(removal.files[:ORPHANS_LISTED_MAX]))
 
     def compact(self, *, full: bool, progress: OnProgress = no_progress) -> int | None:
-        made = self._table.another().compact(full, progress=progress)
-        return None if made is None else made.id
+        snapshot = self._table.another().compact(full, progress=progress)
+        return None if snapshot is None else snapshot.id
 
     def create_tag(self, name: str, snapshot_id: int | None = None, retained: dt.timedelta | None = None) -> None:
         self._table.create_tag(name, snapshot_id, retained)

@@ -15,8 +15,8 @@ from forebay.paimon.store.snapshots import SnapshotManager
 
 def newest_tiered(snapshots: SnapshotManager, from_id: int | None = None) -> CommittedLakeSnapshot | None:
     """The newest snapshot of a tiering service with an id of at least `from_id`."""
-    found = snapshots.latest_of_user(TIERING_USER, from_id)
-    return None if found is None else CommittedLakeSnapshot(found.id, found.properties or {})
+    snapshot = snapshots.latest_of_user(TIERING_USER, from_id)
+    return None if snapshot is None else CommittedLakeSnapshot(snapshot.id, snapshot.properties or {})
 
 
 def tiering_properties(snapshot: Snapshot) -> dict[str, str]:
@@ -30,11 +30,11 @@ def was_undone(table: TableContext, snapshot_id: int, name: str | None) -> bool:
     Of a table with deletion vectors, Fluss registers compactions of other writers, too.
     """
     snapshots = table.snapshots
-    found = snapshots.find(snapshot_id)
-    if found is None:
+    snapshot = snapshots.find(snapshot_id)
+    if snapshot is None:
         latest = snapshots.latest_id()
         return latest is None or latest < snapshot_id  # otherwise it has expired
-    there = offsets_name(found.properties or {})
-    if there is None or found.commit_user != TIERING_USER:
-        return not table.options.deletion_vectors_enabled and found.commit_user != TIERING_USER
+    there = offsets_name(snapshot.properties or {})
+    if there is None or snapshot.commit_user != TIERING_USER:
+        return not table.options.deletion_vectors_enabled and snapshot.commit_user != TIERING_USER
     return name is not None and there != name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -131,8 +132,8 @@ def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound, snapshot: 
 
     If the `snapshot` itself is given, another one with its id does not count.
     """
-    found = table.snapshots.find(snapshot_id)
-    if found is not None and (snapshot is None or found == snapshot):
+    current = table.snapshots.find(snapshot_id)
+    if current is not None and (snapshot is None or current == snapshot):
         return e
     return NotFound(
         f"lake snapshot {snapshot_id} of {table.paths.root} does not exist, or has expired: {e.message}",
@@ -146,12 +147,13 @@ def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound, snapshot: 
 class PaimonSplitPlanner(Planner[LakeSplit]):
     """Plans one snapshot."""
 
-    def __init__(self, table: TableContext, filters: tuple[Predicate, ...], snapshot_id: int) -> None:
-        self._table, self._filters = table, filters
-        found = table.snapshots.find(snapshot_id)
-        if found is None:
+    def __init__(self, source: PaimonLakeSource, snapshot_id: int) -> None:
+        self._source, self._table = source, source.table
+        table = source.table
+        snapshot = table.snapshots.find(snapshot_id)
+        if snapshot is None:
             raise snapshot_gone(table, snapshot_id, NotFound("there is no such file"))
-        self._snapshot = found
+        self._snapshot = snapshot
 
     @property
     def identity(self) -> str:
@@ -159,8 +161,8 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
 
     @property
     def properties(self) -> Mapping[str, str] | None:
-        """Fluss makes a compaction readable, of whichever writer, so those of tables with deletion vectors do not
-        tell."""
+        """The tiering properties of the snapshot. None with deletion vectors: Fluss makes a compaction readable,
+        whichever writer committed it, so its properties say nothing."""
         return None if self._table.options.deletion_vectors_enabled else tiering_properties(self._snapshot)
 
     def plan(self) -> list[LakeSplit]:
@@ -168,7 +170,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
         try:
             if not table.snapshots.exists(snapshot.id):  # its plan may be cached for longer than it exists
                 raise NotFound("there is no such file any more")
-            request = "lake splits", repr(self._filters)
+            request = "lake splits", repr(self._source.filters)
             planned = table.manifests.planned(snapshot, table.schema, request, lambda: self._planned(snapshot))
         except NotFound as e:
             raise snapshot_gone(table, snapshot.id, e, snapshot) from e
@@ -176,7 +178,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
 
     def _planned(self, snapshot: Snapshot) -> tuple[LakeSplit, ...]:
         table = self._table
-        splits = SnapshotPlanner(table).plan(snapshot, ScanFilter.of(table.schema, all_of(self._filters))).splits
+        splits = SnapshotPlanner(table).plan(snapshot, self._source.scan_filter).splits
         unaware = table.options.bucket == UNAWARE
         names = _PartitionNames(table)
         return tuple(
@@ -191,16 +193,16 @@ class _PartitionNames:
         self._fields = table.schema.partition_fields
         self._layout = row_layout(self._fields)
         self._null = table.options.partition_default_name
-        self._known: dict[bytes, tuple[str, ...]] = {}
+        self._cache: dict[bytes, tuple[str, ...]] = {}
 
     def of(self, partition: bytes) -> tuple[str, ...]:
         """The values of `partition`; a null, which no partition of a stream has, becomes Paimon's name for it."""
-        found = self._known.get(partition)
-        if found is None:
+        values = self._cache.get(partition)
+        if values is None:
             row = self._layout.decode_all([partition])
-            found = tuple(self._text(f.type, row.column(i)[0]) for i, f in enumerate(self._fields))
-            self._known[partition] = found
-        return found
+            values = tuple(self._text(f.type, row.column(i)[0]) for i, f in enumerate(self._fields))
+            self._cache[partition] = values
+        return values
 
     def _text(self, t: DataType, value: pa.Scalar) -> str:
         return partition_text(t, value.as_py()) if value.is_valid else self._null
@@ -302,9 +304,9 @@ class PaimonLakeSource(LakeSource):
         return arrow_schema(self.table.schema.fields)
 
     def with_project(self, paths: Sequence[Sequence[int]]) -> PaimonLakeSource:
-        made = replace(self, paths=tuple(tuple(path) for path in paths))
-        made._reader(())  # rejects missing columns
-        return made
+        source = replace(self, paths=tuple(tuple(path) for path in paths))
+        source._reader(())  # rejects missing columns
+        return source
 
     def with_limit(self, limit: int) -> PaimonLakeSource:
         if limit < 0:
@@ -316,8 +318,8 @@ class PaimonLakeSource(LakeSource):
         remaining: list[Predicate] = []
         for predicate in filters:
             (accepted if self._understands(predicate) else remaining).append(predicate)
-        made = replace(self, filters=(*self.filters, *accepted))
-        return FilterResult(made, tuple(accepted), tuple(remaining))
+        source = replace(self, filters=(*self.filters, *accepted))
+        return FilterResult(source, tuple(accepted), tuple(remaining))
 
     def _understands(self, predicate: Predicate) -> bool:
         try:
@@ -327,12 +329,12 @@ class PaimonLakeSource(LakeSource):
         return True
 
     def create_planner(self, snapshot_id: int) -> PaimonSplitPlanner:
-        return PaimonSplitPlanner(self.table, self.filters, snapshot_id)
+        return PaimonSplitPlanner(self, snapshot_id)
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
         snapshots = self.table.snapshots
-        found = next((s for s in sorted(snapshots.ids()) if s > snapshot_id), None)
-        snapshot = None if found is None else snapshots.find(found)
+        next_id = next((s for s in sorted(snapshots.ids()) if s > snapshot_id), None)
+        snapshot = None if next_id is None else snapshots.find(next_id)
         if snapshot is None:
             return None
         compacted = snapshot.id == snapshot_id + 1 and snapshot.commit_kind is CommitKind.COMPACT
@@ -367,8 +369,8 @@ class PaimonLakeSource(LakeSource):
         if self.paths is not None and any(len(path) > 1 for path in self.paths):
             return None
         fields = self.table.schema.fields
-        wanted = fields if self.paths is None else [fields[path[0]] for path in self.paths]
-        return plain_files(self.table, _ours(split).data, wanted)
+        projection = fields if self.paths is None else [fields[path[0]] for path in self.paths]
+        return plain_files(self.table, _ours(split).data, projection)
 
     def store_options(self) -> Mapping[str, str]:
         return self.table.store_options
@@ -376,18 +378,23 @@ class PaimonLakeSource(LakeSource):
     def split_serializer(self) -> PaimonSplitSerializer:
         return PaimonSplitSerializer(self.table)
 
+    @cached_property
+    def scan_filter(self) -> ScanFilter:
+        """The conjunction of all filters, bound to the lake table's schema: for the planner and for readers."""
+        return ScanFilter.of(self.table.schema, all_of(self.filters))
+
     def _reader(self, keys: Sequence[str]) -> SplitReader:
         """A reader of the projected columns, followed by those of `keys` that are not projected: the same each time."""
-        found = self._readers.get(tuple(keys))
-        if found is None:
-            found = self._readers[tuple(keys)] = self._new_reader(keys)
-        return found
+        reader = self._readers.get(tuple(keys))
+        if reader is None:
+            reader = self._readers[tuple(keys)] = self._new_reader(keys)
+        return reader
 
     def _new_reader(self, keys: Sequence[str]) -> SplitReader:
         columns = None if self.paths is None else [self._dotted(path) for path in self.paths]
         if columns is not None:
             columns += [key for key in keys if key not in columns]
-        return SplitReader(self.table, columns, ScanFilter.of(self.table.schema, all_of(self.filters)))
+        return SplitReader(self.table, columns, self.scan_filter)
 
     def _dotted(self, path: Sequence[int]) -> str:
         """A path as the engine writes it: `column.field.field`."""
@@ -409,10 +416,10 @@ class PaimonLakeSource(LakeSource):
 def held_offsets(source: PaimonLakeSource, snapshot_id: int) -> dict[tuple[tuple[str, ...], int], int]:
     """How much of each log a snapshot of a table with system columns has at least, by its rows."""
     names = source.schema.names
-    chosen = source.with_project([[names.index(name)] for name in (BUCKET_COLUMN, OFFSET_COLUMN)])
+    projection = source.with_project([[names.index(name)] for name in (BUCKET_COLUMN, OFFSET_COLUMN)])
     held: dict[tuple[tuple[str, ...], int], int] = {}
-    for split in chosen.create_planner(snapshot_id).plan():
-        for batch in chosen.create_record_reader(split).read():
+    for split in projection.create_planner(snapshot_id).plan():
+        for batch in projection.create_record_reader(split).read():
             newest = pa.table({"bucket": batch.column(0), "offset": batch.column(1)}).group_by("bucket")
             for row in newest.aggregate([("offset", "max")]).to_pylist():
                 if row["bucket"] is not None and row["offset_max"] is not None:

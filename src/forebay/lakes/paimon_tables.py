@@ -107,8 +107,8 @@ def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
 def asks_for_system_columns(descriptor: TableDescriptor, default: bool = True) -> bool:
     """Whether the lake table of a new stream table shall have system columns. Raises `InvalidRequest`."""
     name = _PAIMON_PREFIX + LAYOUT_OPTION
-    given = {**descriptor.properties, **descriptor.custom_properties}.get(name)
-    return default if given is None else _layout(name, given)
+    layout = {**descriptor.properties, **descriptor.custom_properties}.get(name)
+    return default if layout is None else _layout(name, layout)
 
 
 def _layout(name: str, text: str) -> bool:
@@ -155,8 +155,8 @@ def _unwritten_format(options: Mapping[str, str]) -> tuple[str, str] | None:
         "changelog-file.format": [core.changelog_file_format or _WRITTEN_FORMAT],
         "file.format.per.level": list(core.file_format_per_level.values()),
     }
-    asked = ((key, name) for key, chosen in formats.items() for name in chosen)
-    return next(((key, name) for key, name in asked if name.lower() != _WRITTEN_FORMAT), None)
+    pairs = ((key, name) for key, names in formats.items() for name in names)
+    return next(((key, name) for key, name in pairs if name.lower() != _WRITTEN_FORMAT), None)
 
 
 def _all_options(descriptor: TableDescriptor) -> dict[str, str]:
@@ -191,31 +191,33 @@ def _with_children(t: DataType, change: Callable[[DataType], DataType]) -> DataT
 # ---- comparing ------------------------------------------------------------------------------------------------------
 
 
-def difference(existing: TableSchema, wanted: LakeDefinition, *, wider: bool = False) -> str | None:
-    """The reason why `existing` does not fit the table `wanted`, in words; None if it fits.
+def difference(existing: TableSchema, definition: LakeDefinition, *, wider: bool = False) -> str | None:
+    """The reason why `existing` does not fit the table `definition`, in words; None if it fits.
 
     Comments, field ids and options that do not affect the meaning of data are ignored. With `wider`, `existing` may
     have additional columns, as it has between the two steps of ADD COLUMN.
     """
-    if existing.primary_keys != wanted.primary_keys:
-        return f"its primary key is {list(existing.primary_keys)}, and should be {list(wanted.primary_keys)}"
-    if existing.partition_keys != wanted.partition_keys:
-        return f"its partition keys are {list(existing.partition_keys)}, and should be {list(wanted.partition_keys)}"
+    if existing.primary_keys != definition.primary_keys:
+        return f"its primary key is {list(existing.primary_keys)}, and should be {list(definition.primary_keys)}"
+    if existing.partition_keys != definition.partition_keys:
+        return (
+            f"its partition keys are {list(existing.partition_keys)}, and should be {list(definition.partition_keys)}"
+        )
     if parse_bool(existing.options.get(_VECTORS, "false")):
         return "it has deletion vectors, which tiering does not support"
     unwritten = _unwritten_format(existing.options)
     if unwritten is not None:
         return f"its option '{unwritten[0]}' asks for files in {unwritten[1]}, which tiering cannot write"
     there = business_fields(existing)
-    asked = wanted.fields
-    if len(there) < len(asked) or (len(there) > len(asked) and not wider):
-        return f"its columns are {_names(there)}, and should be {_names(asked)}"
-    for a, b in zip(there, asked, strict=False):
+    fields = definition.fields
+    if len(there) < len(fields) or (len(there) > len(fields) and not wider):
+        return f"its columns are {_names(there)}, and should be {_names(fields)}"
+    for a, b in zip(there, fields, strict=False):
         if (a.name, _bare(a.type)) != (b.name, _bare(b.type)):
             return f"it has the column '{a.name} {a.type}' where '{b.name} {b.type}' should be"
     for key in (*RESERVED_OPTIONS, *sorted(IMMUTABLE_OPTIONS)):
-        if key != "path" and existing.options.get(key) != wanted.options.get(key):
-            return f"its option '{key}' is {existing.options.get(key)!r}, and should be {wanted.options.get(key)!r}"
+        if key != "path" and existing.options.get(key) != definition.options.get(key):
+            return f"its option '{key}' is {existing.options.get(key)!r}, and should be {definition.options.get(key)!r}"
     return None
 
 
@@ -243,20 +245,22 @@ class PaimonLakeCatalog(LakeCatalog):
         self._system_columns = system_columns
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
-        wanted = definition_of(descriptor)
-        fields = wanted.fields
+        expected = definition_of(descriptor)
+        fields = expected.fields
         if asks_for_system_columns(descriptor, self._system_columns):
             fields += tuple(DataField(-1, name, t) for name, t in SYSTEM_COLUMNS.items())
         self._catalog.create_database(path.database, ignore_if_exists=True)
         try:
-            definition = new_schema(fields, wanted.primary_keys, wanted.partition_keys, wanted.options, wanted.comment)
+            definition = new_schema(
+                fields, expected.primary_keys, expected.partition_keys, expected.options, expected.comment
+            )
             self._catalog.create_defined(str(path), definition)
         except AlreadyExists:
-            self._check_existing(path, wanted, creating)
+            self._check_existing(path, expected, creating)
 
-    def _check_existing(self, path: TablePath, wanted: LakeDefinition, creating: bool) -> None:
+    def _check_existing(self, path: TablePath, definition: LakeDefinition, creating: bool) -> None:
         table = self._catalog.table(str(path))
-        problem = difference(table.schema, wanted)
+        problem = difference(table.schema, definition)
         if problem is None and creating and table.context.snapshots.latest_id() is not None:
             problem = "it is not empty"
         if problem is not None:
@@ -286,9 +290,9 @@ def _added_columns(current: TableDescriptor, expected: TableDescriptor) -> tuple
     """The additional columns of `expected`. Raises `UnsupportedOperation` if anything else but options differs."""
     count = len(current.schema.columns)
     old, new = current.schema.columns, expected.schema.columns
-    kept = [(c.name, _bare(c.data_type)) for c in new[:count]] == [(c.name, _bare(c.data_type)) for c in old]
+    is_prefix = [(c.name, _bare(c.data_type)) for c in new[:count]] == [(c.name, _bare(c.data_type)) for c in old]
     fixed = [(d.schema.primary_key, d.partition_keys, d.bucket_keys, d.bucket_count) for d in (current, expected)]
-    if not kept or fixed[0] != fixed[1]:
+    if not is_prefix or fixed[0] != fixed[1]:
         raise UnsupportedOperation(
             "a lake table takes new options, and new columns at the end; keys, buckets and existing columns stay"
         )

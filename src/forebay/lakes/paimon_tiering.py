@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import Conflict, InvalidRequest
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import (
     TIERING_USER,
@@ -27,7 +27,7 @@ from forebay.lake.writing import LakeRows, check_appended, check_partition
 from forebay.lakes.paimon_history import newest_tiered, was_undone
 from forebay.lakes.paimon_source import PaimonLakeSource, held_offsets
 from forebay.lakes.paimon_tables import check_fits, has_system_columns, lake_table
-from forebay.metadata.table import TableInfo, option_value
+from forebay.metadata.table import TableInfo
 from forebay.paimon.commit.committer import Committable
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
@@ -58,7 +58,7 @@ class PaimonTieringFactory(LakeTieringFactory):
         check_fits(lake_table(self._options, info.path), info.descriptor, info.path)
 
     def create_writer(self, context: WriterContext) -> LakeWriter:
-        compacts = bool(option_value(context.info.descriptor, _AUTO_COMPACTION))
+        compacts = bool(context.info.descriptor.option(_AUTO_COMPACTION))
         table = lake_table(self._options, context.info.path, {"write-only": "false" if compacts else "true"})
         return PaimonLakeWriter(table, context)
 
@@ -114,8 +114,8 @@ class PaimonLakeWriter(LakeWriter):
         if before[-1]:
             self._held = records.slice(len(records) - 1, 1)
         paired = np.append(types[1:] == ChangeType.UPDATE_AFTER, False)
-        kept = ~before | paired
-        self._write_rows(records if kept.all() else records.filter(pa.array(kept)))
+        mask = ~before | paired
+        self._write_rows(records if mask.all() else records.filter(pa.array(mask)))
 
     def _write_rows(self, records: ChangeRows) -> None:
         if len(records) == 0:
@@ -159,26 +159,28 @@ class PaimonLakeCommitter(LakeCommitter):
         held = {**properties, **self._context.properties}
         messages = [m for r in results for m in r.messages]
         rows = tuple(replace(m, compact=CompactIncrement()) for m in messages)
-        made = self._table.new_commit(TIERING_USER, ignore_empty=False).commit_if(
+        snapshot = self._table.new_commit(TIERING_USER, ignore_empty=False).commit_if(
             self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, rows, properties=held)
         )[-1]
-        self._base = made.id
+        self._base = snapshot.id
         compacted = tuple(replace(m, data=DataIncrement()) for m in messages if not m.compact.is_empty)
         if compacted:
-            made = self._commit_compaction(compacted, held) or made
-        rows_there = None if self._table.schema.has_primary_key else made.total_record_count
-        return LakeCommitResult(made.id, made.id, stats=TieringStats(rows=rows_there))
+            snapshot = self._commit_compaction(compacted, held) or snapshot
+        rows_there = None if self._table.schema.has_primary_key else snapshot.total_record_count
+        return LakeCommitResult(snapshot.id, snapshot.id, stats=TieringStats(rows=rows_there))
 
     def _commit_compaction(self, messages: tuple[CommitMessage, ...], held: Mapping[str, str]) -> Snapshot | None:
         """Commit the writers' compaction after the rows; None if another compaction, or round, was faster."""
         commit = self._table.with_options({"snapshot.ignore-empty-commit": "true"}).new_commit(TIERING_USER)
         try:
-            made = commit.commit_if(self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, messages, properties=held))
+            snapshots = commit.commit_if(
+                self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, messages, properties=held)
+            )
         except Conflict:
             commit.abort(messages)
             return None
-        self._base = made[-1].id
-        return made[-1]
+        self._base = snapshots[-1].id
+        return snapshots[-1]
 
     def _check_base(self, latest: Snapshot | None) -> None:
         """Raise `Conflict` unless this committer's round can be applied to the table's current state."""
@@ -204,10 +206,10 @@ class PaimonLakeCommitter(LakeCommitter):
         if latest is None:
             return
         for snapshot_id in range(max(self._context.base or 0, snapshots.earliest_id() or 0), latest + 1):
-            found = snapshots.find(snapshot_id)
-            if found is None or found.commit_user != TIERING_USER:
+            snapshot = snapshots.find(snapshot_id)
+            if snapshot is None or snapshot.commit_user != TIERING_USER:
                 continue
-            for entry in manifests.entries(manifests.delta_manifests(found)):
+            for entry in manifests.entries(manifests.delta_manifests(snapshot)):
                 if entry.kind is FileKind.ADD:
                     yield entry.partition, entry.bucket, entry.file.file_name
 
@@ -237,9 +239,9 @@ class PaimonLakeCommitter(LakeCommitter):
         """
         descriptor = self._context.info.descriptor
         table = self._table.with_options({"write-only": "false"})
-        if option_value(descriptor, _AUTO_COMPACTION) and table.context.options.bucket == UNAWARE:
+        if descriptor.option(_AUTO_COMPACTION) and table.context.options.bucket == UNAWARE:
             table.compact(expire=False)
-        if option_value(descriptor, _AUTO_EXPIRE):
+        if descriptor.option(_AUTO_EXPIRE):
             table.maintenance().after_commit(keep_from=self._base)
             if table.schema.partition_keys and table.context.options.partition_expiration_time_ms is not None:
                 table.expire_partitions()

@@ -159,9 +159,9 @@ class DataDirectory:
     @property
     def was_used(self) -> bool:
         """Whether a server has opened the directory: what it makes after the metadata is there."""
-        made = {names.RECOVERY_POINTS_FILE, names.HIGH_WATERMARKS_FILE, names.CLEAN_SHUTDOWN_FILE}
+        file_names = {names.RECOVERY_POINTS_FILE, names.HIGH_WATERMARKS_FILE, names.CLEAN_SHUTDOWN_FILE}
         entries = self._fs.list_directory(self.path)
-        return any(entry.name in made or names.is_log_ends_file(entry.name) for entry in entries)
+        return any(entry.name in file_names or names.is_log_ends_file(entry.name) for entry in entries)
 
     def take_clean_shutdown(self) -> bool:
         """Return whether the last server that used the directory shut down gracefully, and remove the marker.

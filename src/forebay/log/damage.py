@@ -22,7 +22,7 @@ import numpy as np
 
 from forebay.base.errors import CorruptData
 from forebay.codec.crc import crc32c
-from forebay.codec.log_batch import (
+from forebay.codec.log.header import (
     HEADER_SIZE_MAX,
     HEADER_SIZES,
     LENGTH_OVERHEAD,
@@ -57,7 +57,7 @@ class Gap(NamedTuple):
     reason: str
     file_size: int
 
-    def told(self, end: int) -> str:
+    def description(self, end: int) -> str:
         """In words, which offsets are lost of a log that should have all below `end`."""
         lost = self.lost(end)
         if not lost:
@@ -104,11 +104,11 @@ def read_segment(segment: Segment, window_bytes: int) -> Iterator[tuple[int, Log
 
 def find_gap(segment: Segment, problem: CorruptBatch) -> Gap:
     """The gap that begins with the damaged batch that `problem` describes."""
-    found = _sound_batch_behind(segment, problem.position, problem.offset)
+    batch = _sound_batch_behind(segment, problem.position, problem.offset)
     reader, size = segment.reader, segment.size
-    if found is None:
+    if batch is None:
         return Gap(reader.path, problem.position, size, problem.offset, segment.next_base, problem.message, size)
-    return Gap(reader.path, problem.position, found[0], problem.offset, found[1].base_offset, problem.message, size)
+    return Gap(reader.path, problem.position, batch[0], problem.offset, batch[1].base_offset, problem.message, size)
 
 
 def may_be_torn(segment: Segment, gap: Gap) -> bool:
@@ -163,32 +163,34 @@ def _has_zero_sector(reader: PositionalReader, start: int, end: int, size: int) 
 
 def _sound_batch_behind(segment: Segment, position: int, offset: int) -> tuple[int, LogBatchHeader] | None:
     """(position, header) of the first sound batch behind the damaged one at `position`, which should hold `offset`."""
-    told = _where_the_header_says(segment, position, offset)
-    if told is not None:
-        return told
+    next_batch = _batch_at_header_end(segment, position, offset)
+    if next_batch is not None:
+        return next_batch
     certain = [hint for hint in segment.hints if hint > position and _batch_at(segment, hint, offset) is not None]
     doubtful = None
     for at in _candidates(segment, position + 1, certain[0] if certain else segment.size, offset):
-        found = _batch_at(segment, at, offset)
-        if found is None:
+        header = _batch_at(segment, at, offset)
+        if header is None:
             continue
-        if _leads_to(segment, at, found, certain[0] if certain else segment.size):
-            return at, found
-        doubtful = doubtful or (at, found)
+        if _leads_to(segment, at, header, certain[0] if certain else segment.size):
+            return at, header
+        doubtful = doubtful or (at, header)
     if certain:
-        found = _batch_at(segment, certain[0], offset)
-        return None if found is None else (certain[0], found)
+        header = _batch_at(segment, certain[0], offset)
+        return None if header is None else (certain[0], header)
     return doubtful if doubtful is not None and _is_followed(segment, *doubtful) else None
 
 
-def _where_the_header_says(segment: Segment, position: int, offset: int) -> tuple[int, LogBatchHeader] | None:
+def _batch_at_header_end(segment: Segment, position: int, offset: int) -> tuple[int, LogBatchHeader] | None:
     try:
         header = parse_header(segment.reader.pread(position, HEADER_SIZE_MAX), 0, segment.size - position)
     except CorruptData:
         return None
     at = position + header.size_bytes
-    found = _batch_at(segment, at, offset)
-    return (at, found) if found is not None and found.base_offset == offset + header.last_offset_delta + 1 else None
+    next_header = _batch_at(segment, at, offset)
+    if next_header is None or next_header.base_offset != offset + header.last_offset_delta + 1:
+        return None
+    return at, next_header
 
 
 def _batch_at(segment: Segment, position: int, after: int) -> LogBatchHeader | None:
@@ -210,8 +212,8 @@ def _leads_to(segment: Segment, position: int, header: LogBatchHeader, place: in
     """Whether sound batches follow one another from `position` to exactly `place`."""
     end, next_offset = position, header.base_offset
     try:
-        for at, found in scan_batches(segment.reader, position, place, header.base_offset, _WINDOW_BYTES):
-            end, next_offset = at + found.size_bytes, found.next_offset
+        for at, batch in scan_batches(segment.reader, position, place, header.base_offset, _WINDOW_BYTES):
+            end, next_offset = at + batch.size_bytes, batch.next_offset
     except CorruptBatch:
         return False
     return end == place and (place < segment.size or segment.next_base in (None, next_offset))

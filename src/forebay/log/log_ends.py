@@ -59,21 +59,24 @@ SYNC_SHARE = 20
 """Syncing the marks takes at most this part (a twentieth) of the time."""
 
 
-class KnownEnd(NamedTuple):
+class StoredMarks(NamedTuple):
     """The marks of a bucket that an earlier process left. `written` is None where it proves nothing."""
 
     synced: int
     written: int | None
 
 
-class KnownLog(NamedTuple):
-    """What is known about the end of one log. As text: the predicate of a sentence about the log."""
+class LogEndEvidence(NamedTuple):
+    """The evidence of where one log ends: how it was closed, its checkpoint and its marks.
+
+    As text it is the predicate of a sentence about the log.
+    """
 
     clean: bool
     """Whether it was closed gracefully."""
     recovery_point: int | None
     """The checkpointed offset up to which it was synced, and from which it is checked; None: never checkpointed."""
-    marks: KnownEnd | None = None
+    marks: StoredMarks | None = None
     """Its marks, if there are any."""
 
     @property
@@ -171,7 +174,7 @@ class BucketMarks:
 class StoredEnds(NamedTuple):
     """What the files of a data directory say."""
 
-    known: dict[TableBucket, KnownEnd]
+    marks: dict[TableBucket, StoredMarks]
     problems: list[tuple[str, str]]
     """Damage: the file, and what is wrong with it."""
     same_cache: list[str]
@@ -217,9 +220,9 @@ def _read_file(path: str, data: bytes, witnesses: frozenset[str], stored: Stored
                 text = f"{path} is damaged at byte {byte}: the {name} end of bucket {number} of table {table_id}"
                 stored.problems.append((path, text))
         bucket = TableBucket(table_id, number, None if partition_id < 0 else partition_id)
-        before = stored.known.get(bucket, KnownEnd(0, None))
+        before = stored.marks.get(bucket, StoredMarks(0, None))
         ends = [end for end in (before.written, written.end if same_cache else None) if end is not None]
-        stored.known[bucket] = KnownEnd(max(before.synced, synced.end or 0), max(ends, default=None))
+        stored.marks[bucket] = StoredMarks(max(before.synced, synced.end or 0), max(ends, default=None))
 
 
 class _Mark(NamedTuple):
@@ -248,7 +251,7 @@ class LogEnds:
         self.witnesses = witnesses
         self.changes = 0
         """Counts stores of synced ends."""
-        self._known = stored.known
+        self._stored = stored.marks
         self._fs = fs
         self._folder = folder
         self._clock = clock
@@ -272,15 +275,15 @@ class LogEnds:
         exist, and were not closed gracefully.
         """
         stored = read_log_ends(fs, folder, witnesses)
-        for bucket in [bucket for bucket in stored.known if not is_needed(bucket)]:
-            del stored.known[bucket]
+        for bucket in [bucket for bucket in stored.marks if not is_needed(bucket)]:
+            del stored.marks[bucket]
         ends = cls(fs, folder, witnesses, stored, clock)
         ends._begin_files()
         return ends
 
     def _begin_files(self) -> None:
         try:
-            self._add_file(self._known)
+            self._add_file(self._stored)
             for entry in self._fs.list_directory(self._folder):
                 if names.is_log_ends_file(entry.name) and entry.name != names.log_ends_file(0):
                     self._fs.remove(names.join(self._folder, entry.name))
@@ -288,16 +291,16 @@ class LogEnds:
             # What earlier processes left stays true, and is read again at the next start.
             _LOGGER.warning("the ends of logs are not kept, only their recovery points: %s", e.message)
 
-    def _add_file(self, known: Mapping[TableBucket, KnownEnd]) -> None:
+    def _add_file(self, marks: Mapping[TableBucket, StoredMarks]) -> None:
         """Begin a file with slots for these buckets, and empty ones. Raises `StorageFailure`."""
         path = names.join(self._folder, names.log_ends_file(len(self._files)))
-        slots = [_packed(bucket, end) for bucket, end in known.items()]
+        slots = [_packed(bucket, end) for bucket, end in marks.items()]
         self._fs.write_atomic(path, b"".join([self._head(), *slots, bytes(_SPARE_SLOTS * SLOT_BYTES)]))
         file = self._fs.share_words(path)
         words = file.words
         self._files.append(file)
         places = [(words, at) for at in range(_HEAD_WORDS, len(words) - _SLOT_WORDS + 1, _SLOT_WORDS)]
-        self._slots.update(zip(known, places))
+        self._slots.update(zip(marks, places))
         self._free += reversed(places[len(slots) :])
 
     def _head(self) -> bytes:
@@ -305,13 +308,13 @@ class LogEnds:
         head = "".join(f"{line}\n" for line in lines).encode()
         return (head + b"crc32c %08x\n" % crc32c(head)).ljust(HEAD_BYTES, b"\0")
 
-    def known(self, bucket: TableBucket) -> KnownEnd | None:
+    def stored_marks(self, bucket: TableBucket) -> StoredMarks | None:
         """The marks that an earlier process left, of a bucket that this one has not opened yet."""
-        return self._known.get(bucket)
+        return self._stored.get(bucket)
 
     def opened(self, bucket: TableBucket) -> None:
         """From now on the bucket's log itself tells where it ends."""
-        self._known.pop(bucket, None)
+        self._stored.pop(bucket, None)
 
     def marks(self, bucket: TableBucket) -> EndMarks:
         """The marks of a bucket, which stay as they are until its log sets them."""
@@ -335,7 +338,7 @@ class LogEnds:
     def drop(self, bucket: TableBucket) -> None:
         """Forget a bucket that is gone."""
         with self._lock:
-            self._known.pop(bucket, None)
+            self._stored.pop(bucket, None)
             place = self._slots.pop(bucket, None)
             if place is not None:
                 words, at = place
@@ -377,6 +380,6 @@ def _named(bucket: TableBucket) -> tuple[int, int, int, int]:
     )
 
 
-def _packed(bucket: TableBucket, end: KnownEnd) -> bytes:
+def _packed(bucket: TableBucket, end: StoredMarks) -> bytes:
     marks = [value for mark in (end.written, end.synced) for value in ((0, 0) if mark is None else (mark, ~mark)) * 2]
     return _SLOT.pack(*_named(bucket), *marks, 0, 0, 0, 0)

@@ -29,7 +29,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.log.config import LogConfig
 from forebay.log.damage import Gap
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment, SegmentView
 from forebay.log.writer_state import WriterStates
@@ -65,7 +65,7 @@ def load_segments(
     fs: FileSystem,
     folder: str,
     config: LogConfig,
-    known: KnownLog,
+    evidence: LogEndEvidence,
     start_offset: int,
     progress: Progress | None,
 ) -> tuple[list[LogSegment], RecoveryReport]:
@@ -74,12 +74,12 @@ def load_segments(
     If it was closed gracefully, only its tail is checked, and nothing may be wrong. A log that does not exist begins,
     empty, at `start_offset`. Raises `CorruptData` and `StorageFailure`.
     """
-    report = RecoveryReport(known.clean, is_cut_exact=known.written is not None)
+    report = RecoveryReport(evidence.clean, is_cut_exact=evidence.written is not None)
     fs.make_directories(folder)
     sizes = _list_segments(fs, folder, report)
     if not sizes:
-        if known.end > start_offset:
-            raise _corrupt(f"{folder} holds no log, which {known}. {_REMEDY}")
+        if evidence.end > start_offset:
+            raise _corrupt(f"{folder} holds no log, which {evidence}. {_REMEDY}")
         note_start(fs, folder, start_offset)  # durable with the segment
         return [LogSegment.create(fs, folder, start_offset, config)], report
 
@@ -94,18 +94,20 @@ def load_segments(
         LogSegment(fs, folder, base, config, SegmentView(sizes[base], end))
         for base, end in zip(bases, ends, strict=True)
     ]
-    check_from = _NO_OFFSET if known.clean else known.recovery_point or 0
+    check_from = _NO_OFFSET if evidence.clean else evidence.recovery_point or 0
     first = max([index for index, base in enumerate(bases) if base <= check_from], default=0)
     try:
-        kept = _check(segments, first, check_from, known, report, progress)
-        end = kept[-1].view.next_offset
-        if not known.allows(end):
-            raise _corrupt(f"{folder} ends at offset {end}, and {known}: acknowledged batches are missing. {_REMEDY}")
-        _make_durable(fs, folder, segments, kept, first, report)
+        retained = _check(segments, first, check_from, evidence, report, progress)
+        end = retained[-1].view.next_offset
+        if not evidence.allows(end):
+            raise _corrupt(
+                f"{folder} ends at offset {end}, and {evidence}: acknowledged batches are missing. {_REMEDY}"
+            )
+        _make_durable(fs, folder, segments, retained, first, report)
     except BaseException:
         close_all(segments)
         raise
-    return kept, report
+    return retained, report
 
 
 def close_all(segments: Iterable[LogSegment]) -> None:
@@ -162,7 +164,7 @@ def _check(
     segments: list[LogSegment],
     first: int,
     check_from: int,
-    known: KnownLog,
+    evidence: LogEndEvidence,
     report: RecoveryReport,
     progress: Progress | None,
 ) -> list[LogSegment]:
@@ -183,47 +185,47 @@ def _check(
         if before is not None and segment.base_offset != before.view.next_offset:
             missing = before.view.next_offset
             reason = f"{segment.path} begins where offset {missing} should, and {before.path} ends there"
-            if missing < known.end:
+            if missing < evidence.end:
                 raise _corrupt(
-                    f"{reason}. The log {known}: offsets {missing} to {segment.base_offset - 1} are lost. {_REMEDY}"
+                    f"{reason}. The log {evidence}: offsets {missing} to {segment.base_offset - 1} are lost. {_REMEDY}"
                 )
             report.cut_reason = reason
             return segments[:index]
         problem = segment.recover(check_from, scanned, distrust_cache=not report.clean)
         if problem is not None:
             _require_torn(
-                segment, problem, segments[index + 1].base_offset if index + 1 < len(segments) else None, known
+                segment, problem, segments[index + 1].base_offset if index + 1 < len(segments) else None, evidence
             )
             report.cut_reason = problem.message
             return segments[: index + 1]
     return segments
 
 
-def _require_torn(segment: LogSegment, problem: CorruptBatch, next_base: int | None, known: KnownLog) -> None:
+def _require_torn(segment: LogSegment, problem: CorruptBatch, next_base: int | None, evidence: LogEndEvidence) -> None:
     """Raise an error if the first bad batch is damage, and not the end of a write that was never acknowledged."""
     gap, may_be_torn = segment.damage_at(problem, next_base)
-    if known.clean or gap.offset < known.end:
-        why = f"The log {known}, so this is damage"
-    elif known.written is None and not may_be_torn:
+    if evidence.clean or gap.offset < evidence.end:
+        why = f"The log {evidence}, so this is damage"
+    elif evidence.written is None and not may_be_torn:
         why = "The batch is all there and none of its sectors is empty, so no power failure has torn it: this is damage"
     else:
         return
-    error = CorruptBatch(f"{problem.message}. {why}, and nothing was cut: {_told(gap, known.end)}. {_REMEDY}")
+    error = CorruptBatch(f"{problem.message}. {why}, and nothing was cut: {_gap_text(gap, evidence.end)}. {_REMEDY}")
     error.position, error.offset = problem.position, problem.offset
     raise error
 
 
-def _told(gap: Gap, end: int) -> str:
+def _gap_text(gap: Gap, end: int) -> str:
     if gap.end_position == gap.file_size:
-        return gap.told(end)
-    return f"{gap.told(end)}, and sound batches follow from offset {gap.next_offset} on"
+        return gap.description(end)
+    return f"{gap.description(end)}, and sound batches follow from offset {gap.next_offset} on"
 
 
 def _make_durable(
     fs: FileSystem,
     folder: str,
     segments: list[LogSegment],
-    kept: list[LogSegment],
+    retained: list[LogSegment],
     first: int,
     report: RecoveryReport,
 ) -> None:
@@ -231,17 +233,17 @@ def _make_durable(
 
     If a crash brings a removed segment back, it stands behind a gap again, until the folder is synced.
     """
-    for segment in segments[len(kept) :]:
+    for segment in segments[len(retained) :]:
         report.cut_bytes += segment.view.size
         report.removed_files.append(segment.path.rpartition("/")[2])
         segment.delete_files()
-    if len(kept) < len(segments):
+    if len(retained) < len(segments):
         fs.sync_directory(folder)
-    for segment in kept[first:]:
+    for segment in retained[first:]:
         report.cut_bytes += segment.open_for_append()
         if not report.clean:
             segment.sync()
-        if segment is not kept[-1]:
+        if segment is not retained[-1]:
             segment.close_append()
 
 
@@ -299,26 +301,26 @@ def take_writer_snapshot(
     folder: str,
     states: WriterStates,
     end_offset: int,
-    taken: list[int],
+    snapshots: list[int],
     retained: int,
     synced_offset: int,
 ) -> bool:
-    """Write a snapshot at `end_offset`, add it to `taken`, and remove the oldest ones beyond `retained`.
+    """Write a snapshot at `end_offset`, add it to `snapshots`, and remove the oldest ones beyond `retained`.
 
     One at or below `synced_offset` always stays: a power loss may cut the log, and then newer ones are void. Returns
     False when storage refuses: the log has all that a snapshot holds.
     """
-    if taken and taken[-1] == end_offset:
+    if snapshots and snapshots[-1] == end_offset:
         return True
     try:
         fs.write_atomic(names.writer_snapshot_file(folder, end_offset), states.to_snapshot(end_offset))
     except StorageFailure:
         return False
-    taken.append(end_offset)
+    snapshots.append(end_offset)
     with contextlib.suppress(StorageFailure):  # What stays is removed by a later call, or is of use.
-        while len(taken) > retained and taken[1] <= synced_offset:
-            fs.remove(names.writer_snapshot_file(folder, taken[0]))
-            del taken[0]
+        while len(snapshots) > retained and snapshots[1] <= synced_offset:
+            fs.remove(names.writer_snapshot_file(folder, snapshots[0]))
+            del snapshots[0]
     return True
 
 

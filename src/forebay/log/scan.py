@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forebay.base.errors import CorruptData, ErrorCode
-from forebay.codec.log_batch import HEADER_SIZE_MAX, LogBatchHeader, compute_crc, parse_header
+from forebay.codec.log.header import HEADER_SIZE_MAX, LogBatchHeader, compute_crc, parse_header
 from forebay.fs.interface import PositionalReader
 
 _HEADER_WINDOW_BYTES = 64 * 1024

@@ -34,8 +34,8 @@ import numpy as np
 
 from forebay.base import threads
 from forebay.base.errors import InternalError, StorageFailure, check
-from forebay.codec._batch_chain import follow
-from forebay.codec.log_batch import HEADER_SIZE_MAX, LogBatchHeader
+from forebay.codec.log._batch_chain import follow
+from forebay.codec.log.header import HEADER_SIZE_MAX, LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileSystem, PositionalReader
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig

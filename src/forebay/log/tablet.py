@@ -16,7 +16,7 @@ Rules:
 - Offsets have no gaps, commit timestamps never go back, and batches are never split.
 - Reads take no lock. A cut of the log makes `_version` odd while it runs; a reader that sees it change begins again.
 
-Threads: one appender at a time (`append_as_leader`, `roll`, `truncate_to`, `truncate_fully_and_start_at`,
+Threads: one appender at a time (`append_as_leader`, `roll`, `truncate_to`,
 `delete_segments_before`, `expire_writers`, `snapshot_writers`, `close`, `delete`: a lock makes sure of it). `sync` may
 run in another thread while appends go on; only cuts and `close` wait for it. Everything else may run in any thread.
 
@@ -44,12 +44,12 @@ from forebay.base.errors import (
     StorageFailure,
     check,
 )
-from forebay.codec._plain_batches import PlainBatch, stamp_together
-from forebay.codec.log_batch import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, LogBatchHeader, iter_headers, verify_crc
+from forebay.codec.log._plain_batches import PlainBatch, stamp_together
+from forebay.codec.log.header import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, LogBatchHeader, iter_headers, verify_crc
 from forebay.fs import names
 from forebay.fs.interface import DiskFull, FileMissing, FileSystem
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig
-from forebay.log.log_ends import EndMarks, KnownEnd, KnownLog, NoMarks
+from forebay.log.log_ends import EndMarks, LogEndEvidence, NoMarks, StoredMarks
 from forebay.log.recovery import (
     Progress,
     RecoveryReport,
@@ -298,14 +298,14 @@ class AppendInfo(NamedTuple):
 
 
 def parse_request(
-    records: Buffer, batch_bytes_max: int, found: Sequence[tuple[int, LogBatchHeader]] | None = None
+    records: Buffer, batch_bytes_max: int, batches: Sequence[tuple[int, LogBatchHeader]] | None = None
 ) -> list[LogBatchHeader]:
     """The headers of the batches in `records`, which must be one or more whole batches with right checksums.
 
     Raises `CorruptData`, and `InvalidRequest` with RECORD_TOO_LARGE_EXCEPTION for a batch above `batch_bytes_max`.
     """
     headers = []
-    for position, header in iter_headers(records) if found is None else found:
+    for position, header in iter_headers(records) if batches is None else batches:
         if header.size_bytes > batch_bytes_max:
             raise InvalidRequest(
                 f"a log batch of {header.size_bytes} bytes is larger than the limit of {batch_bytes_max}: "
@@ -400,7 +400,7 @@ class LogTablet(LogReads):
         config: LogConfig | None = None,
         clock: Clock = SYSTEM_CLOCK,
         recovery_point: int | None = None,
-        known_end: KnownEnd | None = None,
+        known_end: StoredMarks | None = None,
         marks: EndMarks | None = None,
         high_watermark: int = 0,
         clean_shutdown: bool = False,
@@ -421,8 +421,8 @@ class LogTablet(LogReads):
         `StorageFailure`.
         """
         config = config or LogConfig()
-        known = KnownLog(clean_shutdown, recovery_point, known_end)
-        segments, report = load_segments(fs, folder, config, known, start_offset, progress)
+        evidence = LogEndEvidence(clean_shutdown, recovery_point, known_end)
+        segments, report = load_segments(fs, folder, config, evidence, start_offset, progress)
         try:
             tablet = cls(fs, folder, config, clock, segments, report, marks or NoMarks())
             tablet._marks.begin(tablet._log_end_offset)
@@ -488,18 +488,18 @@ class LogTablet(LogReads):
         records: Buffer,
         *,
         leader_epoch: int = NO_LEADER_EPOCH,
-        found: Sequence[tuple[int, LogBatchHeader]] | None = None,
+        batches: Sequence[tuple[int, LogBatchHeader]] | None = None,
     ) -> AppendInfo:
         """Append the batches that a client sent, one after the other in `records`.
 
         Their base offsets, commit timestamps and leader epochs are set here; `records` is not changed. If a batch
-        repeats one that its writer appended recently, nothing is appended, and the answer describes that batch. `found`
-        is what `iter_headers` has found in `records`, if that has been called.
+        repeats one that its writer appended recently, nothing is appended, and the answer describes that batch.
+        `batches` is the result of `iter_headers` for `records`, if the caller has it already.
 
         All or nothing. Raises `CorruptData` (CORRUPT_RECORD_EXCEPTION: bytes, lengths or checksum), `InvalidRequest`
         (RECORD_TOO_LARGE_EXCEPTION), `Conflict` (OUT_OF_ORDER_SEQUENCE_EXCEPTION) and `StorageFailure`.
         """
-        headers = parse_request(records, self.config.batch_bytes_max, found)
+        headers = parse_request(records, self.config.batch_bytes_max, batches)
         with self._append_lock:
             self._require_usable()
             now_ms = self._clock.now_ms()
@@ -690,15 +690,6 @@ class LogTablet(LogReads):
                 self._cut(lambda: self._truncate(offset), lowers_end=True)
             return self._log_end_offset
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop all batches, durably; the log is then empty and begins at `offset`.
-
-        The recovery point checkpointed for this bucket must be 0 or removed before, as for `truncate_to`.
-        """
-        with self._append_lock, self._sync_lock:
-            self._require_usable()
-            self._cut(lambda: self._restart_at(offset), lowers_end=True)
-
     def delete_segments_before(self, offset: int) -> int:
         """Drop the segments, never the active one, that hold only offsets below `offset`; return how many.
 
@@ -722,7 +713,7 @@ class LogTablet(LogReads):
 
         Takes a new one if need be.
         """
-        if any(offset <= taken <= self._synced_offset for taken in self._writer_snapshots):
+        if any(offset <= snapshot <= self._synced_offset for snapshot in self._writer_snapshots):
             return True
         if self._synced_offset < self._log_end_offset:
             self._sync()
@@ -770,10 +761,10 @@ class LogTablet(LogReads):
         self._synced_offset = offset
 
     def _drop(
-        self, dropped: tuple[LogSegment, ...], kept: tuple[LogSegment, ...], *, newest_first: bool = False
+        self, dropped: tuple[LogSegment, ...], retained: tuple[LogSegment, ...], *, newest_first: bool = False
     ) -> None:
         """Remove segments, each durably before the next, so that no crash leaves a hole."""
-        self._segments = kept
+        self._segments = retained
         for segment in reversed(dropped) if newest_first else dropped:
             segment.close()
             segment.delete_files()
@@ -813,7 +804,7 @@ class LogTablet(LogReads):
 
     def keep_writers(self, writer_ids: Collection[int]) -> None:
         """Never forget these writers, and no others: what they wrote decides what a repetition has left to do."""
-        self._writers.kept = frozenset(writer_ids)
+        self._writers.retained_ids = frozenset(writer_ids)
 
     def last_sequence(self, writer_id: int) -> int:
         """The sequence of a writer's last batch in this log; -1 if it has none, or was forgotten."""

@@ -31,9 +31,9 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode
-from forebay.codec._plain_batches import PlainBatch
 from forebay.codec.crc import crc32c
-from forebay.codec.log_batch import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
+from forebay.codec.log._plain_batches import PlainBatch
+from forebay.codec.log.header import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
 
 BATCHES_REMEMBERED = 5
 """The number of batches that a client may have in flight per bucket."""
@@ -69,7 +69,7 @@ class WriterStates:
         """`count_max`: writers to remember, but for those that wrote just now."""
         self._expiry_ms = expiry_ms
         self._count_max = count_max
-        self.kept: frozenset[int] = frozenset()
+        self.retained_ids: frozenset[int] = frozenset()
         """Writers that are not forgotten, however long they are silent: those of decided transactions."""
         self._writers: dict[int, tuple[WriterBatch, ...]] = {}
 
@@ -150,7 +150,7 @@ class WriterStates:
         silent_since = {
             writer_id: batches[-1].timestamp_ms
             for writer_id, batches in self._writers.items()
-            if writer_id not in self.kept
+            if writer_id not in self.retained_ids
         }
         gone = [writer_id for writer_id, last_ms in silent_since.items() if now_ms - last_ms > self._expiry_ms]
         if (excess := len(silent_since) - len(gone) - self._count_max) > 0:

@@ -2,7 +2,7 @@
 
 One partition key holds a time as text, such as `20260131`, by a unit (year, quarter, month, day, hour) and a format in
 which earlier times sort before later ones. The clock, the number of partitions to create ahead and the number of past
-ones to keep determine the partitions of the table; `forebay.server.auto_partitions` creates and drops them.
+ones to keep determine the partitions of the table; `forebay.server.maintenance.auto_partitions` creates and drops them.
 
 Rules, formats and messages of errors follow Fluss (`PartitionUtils`, `AutoPartitionStrategy`,
 `TableDescriptorValidation`), except that the zone is UTC where a table names none: there it is that of the machine.
@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.metadata.names import check_partition_value
-from forebay.metadata.table import TableDescriptor, option_value
+from forebay.metadata.table import TableDescriptor
 from forebay.metadata.types import TypeRoot
 
 DEFAULT_ZONE = "UTC"
@@ -61,12 +61,12 @@ class TimeFormat:
         fields = [name for name, is_field in parts if is_field]
         if fields != _FIELDS_OF[unit]:
             raise _bad_format(pattern, f"it must have the fields {_FIELDS_OF[unit]} in this order, and has {fields}")
-        made = cls(pattern, tuple(parts))
+        time_format = cls(pattern, tuple(parts))
         try:
-            check_partition_value("time", made.text(dt.datetime(2024, 11, 11, 11)), creating=True)
+            check_partition_value("time", time_format.text(dt.datetime(2024, 11, 11, 11)), creating=True)
         except InvalidRequest as e:
             raise _bad_format(pattern, e.message) from e
-        return made
+        return time_format
 
     def text(self, moment: dt.datetime) -> str:
         """The partition value of a point in time in the table's zone."""
@@ -81,11 +81,11 @@ class TimeFormat:
         pattern = "".join(
             rf"(?P<{part}>[0-9]{{{_WIDTHS[part]}}})" if is_field else re.escape(part) for part, is_field in self.parts
         )
-        found = re.fullmatch(pattern, value)
-        if found is None:
+        match = re.fullmatch(pattern, value)
+        if match is None:
             return False
         return all(
-            low <= int(found[name]) <= high for name, (low, high) in _RANGES.items() if name in found.groupdict()
+            low <= int(match[name]) <= high for name, (low, high) in _RANGES.items() if name in match.groupdict()
         )
 
 
@@ -164,25 +164,25 @@ class AutoPartitioning:
 
         With a time format but not `enabled`, values are checked and no partition is created or dropped automatically.
         """
-        enabled = bool(option_value(descriptor, _PREFIX + "enabled"))
-        pattern = option_value(descriptor, _PREFIX + "time-format")
+        enabled = bool(descriptor.option(_PREFIX + "enabled"))
+        pattern = descriptor.option(_PREFIX + "time-format")
         if not descriptor.is_partitioned or not (enabled or pattern is not None):
             return None
         keys = descriptor.partition_keys
-        key = option_value(descriptor, _PREFIX + "key") or keys[0]
-        unit: str = option_value(descriptor, _PREFIX + "time-unit").lower()
-        made = cls(
+        key = descriptor.option(_PREFIX + "key") or keys[0]
+        unit: str = descriptor.option(_PREFIX + "time-unit").lower()
+        rules = cls(
             key,
             unit,
             TimeFormat.of(_FORMATS[unit] if pattern is None else pattern, unit),
-            time_zone(option_value(descriptor, _PREFIX + "time-zone") or DEFAULT_ZONE),
-            option_value(descriptor, _PREFIX + "num-precreate"),
-            option_value(descriptor, _PREFIX + "num-retention"),
+            time_zone(descriptor.option(_PREFIX + "time-zone") or DEFAULT_ZONE),
+            descriptor.option(_PREFIX + "num-precreate"),
+            descriptor.option(_PREFIX + "num-retention"),
             enabled,
         )
         if enabled:
-            made._check(descriptor)
-        return made
+            rules._check(descriptor)
+        return rules
 
     def _check(self, descriptor: TableDescriptor) -> None:
         keys = descriptor.partition_keys
@@ -213,7 +213,7 @@ class AutoPartitioning:
         except (OverflowError, ValueError):  # before the year 1, or after 9999
             return self.format.text(dt.datetime.min if offset < 0 else dt.datetime.max)
 
-    def wanted(self, now_ms: int) -> list[str]:
+    def values_to_create(self, now_ms: int) -> list[str]:
         """Return the values for which partitions should exist."""
         return [self.value(now_ms, offset) for offset in range(self.precreate)]
 

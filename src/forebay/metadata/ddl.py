@@ -1,8 +1,8 @@
-"""A table's definition as CREATE TABLE, which `forebay create` and Spark SQL understand."""
+"""A table's definition as text: CREATE TABLE, which `forebay create` and Spark SQL understand, and roles of columns."""
 
 from __future__ import annotations
 
-from forebay.metadata.table import TableDescriptor, TablePath
+from forebay.metadata.table import Column, Schema, TableDescriptor, TablePath
 
 
 def create_statement(path: TablePath, descriptor: TableDescriptor) -> str:
@@ -34,6 +34,16 @@ def create_statement(path: TablePath, descriptor: TableDescriptor) -> str:
     if schema.auto_increment_column is not None:
         more.append(f"column {schema.auto_increment_column} is numbered by the server")
     return "\n".join(parts) + ";" + "".join(f"\n-- {line}" for line in more)
+
+
+def column_role(schema: Schema, column: Column) -> str:
+    """The role of a column in words: part of the primary key, numbered, merged by a function; "" for a plain column."""
+    roles = ["primary key"] if column.name in schema.primary_key else []
+    if column.name == schema.auto_increment_column:
+        roles.append("numbered by the server")
+    if column.aggregate is not None:
+        roles.append(f"merged by {column.aggregate}")
+    return ", ".join(roles)
 
 
 def _name(name: str) -> str:

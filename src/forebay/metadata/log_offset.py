@@ -25,9 +25,9 @@ class LogOffset(int):
     epoch: str | None
 
     def __new__(cls, offset: int, epoch: str | None = None) -> LogOffset:
-        made = super().__new__(cls, offset)
-        made.epoch = epoch
-        return made
+        instance = super().__new__(cls, offset)
+        instance.epoch = epoch
+        return instance
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (int(self), self.epoch)

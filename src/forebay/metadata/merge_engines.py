@@ -68,7 +68,7 @@ _FUNCTION_OPTION = re.compile(r"fields\.(.+)\.agg", re.DOTALL)
 
 def function_options(options: Mapping[str, str]) -> dict[str, AggregateFunction]:
     """The functions that options `fields.<column>.agg` name, with their parameters, by column."""
-    found: dict[str, AggregateFunction] = {}
+    functions: dict[str, AggregateFunction] = {}
     for key, text in options.items():
         match = _FUNCTION_OPTION.fullmatch(key)
         if match is None:
@@ -76,8 +76,8 @@ def function_options(options: Mapping[str, str]) -> dict[str, AggregateFunction]
         name = text.strip().lower()
         prefix = f"fields.{match[1]}.{name}."
         parameters = {k[len(prefix) :]: v for k, v in options.items() if k.startswith(prefix)}
-        found[match[1]] = AggregateFunction.of(name, parameters)
-    return found
+        functions[match[1]] = AggregateFunction.of(name, parameters)
+    return functions
 
 
 def with_function_options(descriptor: TableDescriptor) -> TableDescriptor:
@@ -96,10 +96,11 @@ def with_function_options(descriptor: TableDescriptor) -> TableDescriptor:
                 f"'fields.{name}.agg' = '{function.name}': there is no column '{name}'; "
                 f"the columns are {', '.join(schema.names)}"
             )
-        given = schema.column(name).aggregate
-        if given is not None and given != function:
+        column_function = schema.column(name).aggregate
+        if column_function is not None and column_function != function:
             raise _invalid(
-                f"column '{name}' has aggregate function {given}, but the options 'fields.{name}.*' ask for {function}"
+                f"column '{name}' has aggregate function {column_function}, but the options "
+                f"'fields.{name}.*' ask for {function}"
             )
     columns = tuple(replace(c, aggregate=functions.get(c.name, c.aggregate)) for c in schema.columns)
     return replace(descriptor, schema=replace(schema, columns=columns))
@@ -139,10 +140,10 @@ def _check_function(schema: Schema, column: Column, function: AggregateFunction)
         )
     for parameter, text in function.parameters:
         if function.name not in _DELIMITED or parameter != _DELIMITER:
-            known = f"'{_DELIMITER}'" if function.name in _DELIMITED else "none"
+            parameter_names = f"'{_DELIMITER}'" if function.name in _DELIMITED else "none"
             raise _invalid(
                 f"column '{column.name}': aggregate function '{function.name}' has no parameter '{parameter}'; "
-                f"its parameters: {known}"
+                f"its parameters: {parameter_names}"
             )
         if not text:
             raise _invalid(f"column '{column.name}': the delimiter of '{function.name}' must not be empty")

@@ -165,6 +165,21 @@ _SHOWN_MAX = 10
 """Values of a list that are shown."""
 
 
+def conjuncts(predicate: Predicate | None) -> tuple[Predicate, ...]:
+    """The conjuncts of a filter, none of which is itself a conjunction; none for None."""
+    if predicate is None:
+        return ()
+    found: list[Predicate] = []
+    pending = [predicate]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Compound) and part.function is CompoundFunction.AND:
+            pending.extend(reversed(part.children))
+        else:
+            found.append(part)
+    return tuple(found)
+
+
 def predicate_text(predicate: Predicate) -> str:
     """Return a filter approximately as SQL text."""
     if isinstance(predicate, Compound):

@@ -7,15 +7,13 @@ filled in, plus identity (table id) and version (schema id). The words follow Fl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from functools import cached_property, lru_cache
-from importlib.metadata import entry_points
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.base.options import Option, boolean, by_name, integer, milliseconds, one_of
+from forebay.metadata.table_options import TABLE_PREFIX, ArrowCompression, KvFormat, LogFormat, option_value
 from forebay.metadata.types import DataType, RowField, walk
 
 
@@ -65,21 +63,6 @@ class TableBucket(NamedTuple):
         return f"(table={self.table_id}{partition}, bucket={self.bucket})"
 
 
-class LogFormat(Enum):
-    """The format of records in log batches (`table.log.format`)."""
-
-    ARROW = "ARROW"
-    INDEXED = "INDEXED"
-    COMPACTED = "COMPACTED"
-
-
-class KvFormat(Enum):
-    """The format of rows in the key-value state (`table.kv.format`)."""
-
-    COMPACTED = "COMPACTED"
-    INDEXED = "INDEXED"
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column. `column_id` stays the same through schema changes and is never reused."""
@@ -104,8 +87,8 @@ class AggregateFunction:
         return cls(name.strip().replace("-", "_").lower(), tuple(sorted((parameters or {}).items())))
 
     def __str__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self.parameters)
-        return f"{self.name}({given})" if given else self.name
+        parameters = ", ".join(f"{key}={value!r}" for key, value in self.parameters)
+        return f"{self.name}({parameters})" if parameters else self.name
 
 
 @dataclass(frozen=True)
@@ -184,10 +167,10 @@ def assign_ids(columns: Sequence[Column], first_id: int = 0) -> tuple[tuple[Colu
     Ids are given depth first over columns and nested row fields in one number space, as Fluss does: a column, then
     the fields inside it, then the next column. Either all columns carry ids already or none does.
     """
-    given = [column.column_id is not None for column in columns]
-    if all(given):
+    has_id = [column.column_id is not None for column in columns]
+    if all(has_id):
         return tuple(columns), max(_all_ids(columns), default=-1)
-    _require(not any(given), "either all columns carry ids or none does")
+    _require(not any(has_id), "either all columns carry ids or none does")
     counter = iter(range(first_id, 1 << 31))
 
     def number_type(t: DataType) -> DataType:
@@ -215,9 +198,9 @@ def assign_ids(columns: Sequence[Column], first_id: int = 0) -> tuple[tuple[Colu
 def _all_ids(columns: Sequence[Column]) -> list[int]:
     ids = [column.column_id for column in columns]
     ids += [f.field_id for column in columns for t in walk(column.data_type) for f in t.fields]
-    known = [i for i in ids if i is not None]
-    _require(len(set(known)) == len(known), f"column ids are not unique: {sorted(known)}")
-    return known
+    assigned_ids = [i for i in ids if i is not None]
+    _require(len(set(assigned_ids)) == len(assigned_ids), f"column ids are not unique: {sorted(assigned_ids)}")
+    return assigned_ids
 
 
 @dataclass(frozen=True)
@@ -257,6 +240,10 @@ class TableDescriptor:
         """Return a `table.*` property, or `default` if it is not set."""
         return self.properties.get(key, default)
 
+    def option(self, key: str) -> Any:
+        """The parsed value of a `table.*` option, or its default. Raises `InvalidRequest` for an unreadable value."""
+        return option_value(self.properties, key)
+
     @cached_property
     def log_format(self) -> LogFormat:
         return LogFormat(self.property_or("table.log.format", "ARROW").upper())
@@ -267,18 +254,18 @@ class TableDescriptor:
 
     @property
     def kv_format_version(self) -> int:
-        """1 for tables of old clusters, 2 for new ones: decides the key encoder (see codec.keys)."""
+        """1 for tables of old clusters, 2 for new ones: decides the key encoder (see codec.rows.keys)."""
         return int(self.property_or("table.kv.format-version", "1"))
 
     @cached_property
     def has_full_changelog(self) -> bool:
         """Whether the changelog has old rows beside new ones (`table.changelog.image` = full)."""
-        return bool(option_value(self, "table.changelog.image") == "full")
+        return bool(self.option("table.changelog.image") == "full")
 
     @cached_property
     def merge_engine(self) -> str | None:
         """The merge engine of a table: 'first_row', 'versioned', 'aggregation', or None for the default."""
-        engine: str | None = option_value(self, "table.merge-engine")
+        engine: str | None = self.option("table.merge-engine")
         return engine
 
     @cached_property
@@ -286,7 +273,7 @@ class TableDescriptor:
         """What a table does with deletes: 'allow', 'ignore' or 'disable'. Tables with a merge engine ignore them."""
         if self.merge_engine is not None and "table.delete.behavior" not in self.properties:
             return "ignore"
-        behavior: str = option_value(self, "table.delete.behavior")
+        behavior: str = self.option("table.delete.behavior")
         return behavior
 
     @cached_property
@@ -299,6 +286,25 @@ class TableDescriptor:
     def lake_enabled(self) -> bool:
         """Whether the table is tiered into a lake (`table.datalake.enabled`)."""
         return self.property_or("table.datalake.enabled", "false").strip().lower() == "true"
+
+    @property
+    def lake_options_prefix(self) -> str | None:
+        """The prefix under which a server publishes its lake options in a table's properties; None without a lake.
+
+        It is reserved for the server: new tables cannot set such keys.
+        """
+        return None if self.lake_format is None else f"{TABLE_PREFIX}datalake.{self.lake_format}."
+
+    @cached_property
+    def arrow_compression(self) -> ArrowCompression:
+        """The compression of the table's Arrow log batches.
+
+        The level matters only to who writes a batch: every reader reads all of them. Where the table sets none, it is
+        1: half the time of 3 for batches of the same size.
+        """
+        name = self.option("table.log.arrow.compression.type")
+        level = self.option("table.log.arrow.compression.zstd.level")
+        return ArrowCompression("lz4" if name == "lz4_frame" else name, level)
 
 
 @dataclass(frozen=True)
@@ -333,8 +339,22 @@ class TableInfo:
 
     @property
     def lake_enabled(self) -> bool:
-        """Whether the table is tiered into a lake. Where that is: `forebay.metadata.table.lake_options`."""
+        """Whether the table is tiered into a lake. Where that is: `lake_options`."""
         return self.descriptor.lake_enabled
+
+    def lake_options(self) -> dict[str, str]:
+        """Return the options of the lake that a lake table is in, as `forebay.lake.formats.create_lake_storage` takes
+        them.
+
+        A server puts its `datalake.<format>.*` settings, without secrets, into the properties of the lake tables that
+        it describes, under `table.datalake.<format>.*`. Empty if the table is not a lake table, or the server
+        published no options.
+        """
+        prefix = self.descriptor.lake_options_prefix
+        if not self.lake_enabled or prefix is None:
+            return {}
+        properties = self.descriptor.properties
+        return {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,138 +385,3 @@ class DatabaseInfo:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise InvalidRequest(message, ErrorCode.INVALID_TABLE_EXCEPTION)
-
-
-# The `table.*` options that Fluss knows: names, value types, defaults, and which of them Forebay serves.
-#
-# Option names and defaults are those of Apache Fluss (`ConfigOptions`), so its documentation applies. An option that
-# Fluss has and Forebay does not serve yet is refused by `unserved_option`, by name; an unknown one is a separate
-# error, as in Fluss.
-
-TABLE_PREFIX = "table."
-
-
-LAKE_ENTRY_POINTS = "forebay.lakes"
-"""The entry point group with which packages register additional lake formats."""
-
-_FLUSS_LAKE_FORMATS = ("paimon", "iceberg", "lance", "hudi")
-
-
-@lru_cache(maxsize=64)
-def is_added_lake_format(name: str) -> bool:
-    """Whether a package that is installed here adds this lake format to those that Fluss has names for.
-
-    Keys and buckets of its tables are the stream's own, as of tables without a lake: Fluss knows no other rule.
-    """
-    return name not in _FLUSS_LAKE_FORMATS and bool(entry_points(group=LAKE_ENTRY_POINTS, name=name))
-
-
-def lake_format_name(text: str) -> str:
-    """The name of a lake format as `table.datalake.format` stores it. Raises `InvalidRequest` for unknown ones."""
-    name = text.strip().lower().replace("-", "_")
-    if name not in _FLUSS_LAKE_FORMATS and not is_added_lake_format(name):
-        raise InvalidRequest(
-            f"{text!r} is not one of {', '.join(_FLUSS_LAKE_FORMATS)}, and no package that is installed adds it"
-        )
-    return name
-
-
-TABLE_OPTIONS: dict[str, Option] = by_name(
-    (
-        Option("table.replication.factor", integer),
-        Option("table.log.format", one_of(*(f.value.lower() for f in LogFormat)), "ARROW"),
-        Option("table.log.arrow.compression.type", one_of("none", "lz4_frame", "zstd"), "ZSTD"),
-        Option("table.log.arrow.compression.zstd.level", integer, "1"),  # the default of Fluss's clients is 3
-        Option("table.kv.format", one_of(*(f.value.lower() for f in KvFormat)), "COMPACTED"),
-        Option("table.kv.format-version", integer),
-        Option("table.kv.standby-replica.enabled", boolean, None, alterable=True),
-        Option("table.auto-partition.enabled", boolean, "false", alterable=True),
-        Option("table.auto-partition.key", str),
-        Option("table.auto-partition.time-unit", one_of("hour", "day", "month", "quarter", "year"), "DAY"),
-        Option("table.auto-partition.time-format", str),
-        Option("table.auto-partition.time-zone", str),
-        Option("table.auto-partition.num-precreate", integer, "2", alterable=True),
-        Option("table.auto-partition.num-retention", integer, "7", alterable=True),
-        Option("table.log.ttl", milliseconds, "7 d", alterable=True),
-        Option("table.log.local-ttl", milliseconds, None, alterable=True),
-        Option("table.log.tiered.local-segments", integer, "2", alterable=True),
-        Option("table.datalake.enabled", boolean, "false", alterable=True),
-        Option("table.datalake.historical-partition.enabled", boolean, "false", alterable=True),
-        Option("table.datalake.format", lake_format_name),
-        Option("table.datalake.freshness", milliseconds, "3 min", alterable=True),
-        Option("table.datalake.auto-compaction", boolean, "false", alterable=True),
-        Option("table.datalake.auto-expire-snapshot", boolean, "false", alterable=True),
-        Option("table.merge-engine", one_of("first_row", "versioned", "aggregation")),
-        Option("table.merge-engine.versioned.ver-column", str),
-        Option("table.delete.behavior", one_of("allow", "ignore", "disable"), "ALLOW"),
-        Option("table.auto-increment.cache-size", integer, "100000"),
-        Option("table.changelog.image", one_of("full", "wal"), "FULL"),
-        Option("table.statistics.columns", str, None, alterable=True),
-    )
-)
-
-_UNSERVED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("table.log.local-ttl", lambda _: True, "expiry of local log segments"),
-    ("table.datalake.historical-partition.enabled", lambda value: value is True, "historical partitions"),
-)
-
-
-def option_value(descriptor: TableDescriptor, key: str) -> Any:
-    """The parsed value of an option of a table, or its default. Raises `InvalidRequest` for an unreadable value."""
-    text = descriptor.properties.get(key)
-    return TABLE_OPTIONS[key].default_value if text is None else parse_option(key, text)
-
-
-def parse_option(key: str, text: str) -> Any:
-    """The value of `text` for option `key`. Raises `InvalidRequest` (INVALID_CONFIG) naming both."""
-    return TABLE_OPTIONS[key].read(text, code=ErrorCode.INVALID_CONFIG_EXCEPTION)
-
-
-def unserved_option(key: str, text: str) -> str | None:
-    """Return the missing feature behind this value of the option, in words; None if the value is served."""
-    value = parse_option(key, text)
-    for unserved_key, applies, what in _UNSERVED:
-        if key == unserved_key and applies(value):
-            return what
-    return None
-
-
-def lake_options_prefix(descriptor: TableDescriptor) -> str | None:
-    """The prefix of the keys under which a server publishes its lake options in a table's properties; None without a
-    lake.
-
-    It is reserved for the server: new tables cannot set such keys.
-    """
-    return None if descriptor.lake_format is None else f"{TABLE_PREFIX}datalake.{descriptor.lake_format}."
-
-
-def lake_options(info: TableInfo) -> dict[str, str]:
-    """Return the options of the lake that a lake table is in, as `forebay.lake.storage.create_lake_storage` takes
-    them.
-
-    A server puts its `datalake.<format>.*` settings, without secrets, into the properties of the lake tables that it
-    describes, under `table.datalake.<format>.*`. Empty if the table is not a lake table, or the server published no
-    options.
-    """
-    prefix = lake_options_prefix(info.descriptor)
-    if not info.lake_enabled or prefix is None:
-        return {}
-    return {key[len(prefix) :]: value for key, value in info.descriptor.properties.items() if key.startswith(prefix)}
-
-
-class ArrowCompression(NamedTuple):
-    """The compression of the bodies of Arrow log batches: codec ('none', 'lz4' or 'zstd') and zstd's level."""
-
-    codec: str = "zstd"
-    level: int = 1
-
-
-def arrow_compression(descriptor: TableDescriptor) -> ArrowCompression:
-    """The compression of a table's Arrow log batches.
-
-    The level matters to who writes a batch only: every reader reads all of them. Where the table sets none, it is 1:
-    half the time of 3 for batches of the same size.
-    """
-    name = option_value(descriptor, "table.log.arrow.compression.type")
-    level = option_value(descriptor, "table.log.arrow.compression.zstd.level")
-    return ArrowCompression("lz4" if name == "lz4_frame" else name, level)

@@ -110,18 +110,18 @@ class _Parser:
         if closing == ">":
             self._need("<")
         if name == "ARRAY":
-            made = types.array(self._type(depth))
+            data_type = types.array(self._type(depth))
         elif name == "MAP":
             key = self._type(depth)
             self._need(",")
-            made = types.map_(key, self._type(depth))
+            data_type = types.map_(key, self._type(depth))
         else:
             fields = [self._field(depth)]
             while self._take(","):
                 fields.append(self._field(depth))
-            made = types.row(*fields)
+            data_type = types.row(*fields)
         self._need(closing)
-        return made
+        return data_type
 
     def _field(self, depth: int) -> RowField:
         match = self._match()
@@ -162,11 +162,11 @@ class _Parser:
         self._at = match.end()
         return int(match[3])
 
-    def _wrong(self, wanted: str, hint: str = "") -> InvalidRequest:
+    def _wrong(self, expected: str, hint: str = "") -> InvalidRequest:
         rest = self._text[self._at :].strip()
-        found = f"there is {rest!r}" if rest else "the text ends"
+        actual = f"there is {rest!r}" if rest else "the text ends"
         hint = hint or "."
         return InvalidRequest(
-            f"{self._text!r} is not a data type: where {wanted} should stand, {found}{hint} Types are BIGINT, "
+            f"{self._text!r} is not a data type: where {expected} should stand, {actual}{hint} Types are BIGINT, "
             "DECIMAL(10, 2), STRING, TIMESTAMP(3), ARRAY<INT>, MAP<STRING, INT>, ROW<a INT> and the like"
         )

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from forebay.client.table import Table
 from forebay.codec._hash import checksums
-from forebay.codec.cast import iter_record_batches
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_codec
+from forebay.codec.casting.batches import iter_record_batches
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table import Schema, TableBucket
 
 _MASK = (1 << 64) - 1
@@ -39,8 +39,8 @@ class Checksum:
 def _of(schema: Schema, batches: Iterable[Any], *, in_order: bool) -> Checksum:
     codec = row_codec(schema.columns, RowFormat.COMPACTED)
     rows = total = 0
-    for given in batches:
-        for batch in iter_record_batches(given, schema):
+    for data in batches:
+        for batch in iter_record_batches(data, schema):
             plain, ordered = checksums(codec.encode(batch).__arrow_c_array__()[1], rows)
             total = (total + (ordered if in_order else plain)) & _MASK
             rows += batch.num_rows

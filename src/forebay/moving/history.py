@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forebay.base.errors import Conflict, ErrorCode, NotFound, UnsupportedOperation
-from forebay.client.lake import LakeTieringClient
+from forebay.client.admin.lake import LakeTieringClient
 from forebay.lake.storage import LakeStorage
 from forebay.lake.tiering import OFFSETS_PROPERTY, TABLE_PROPERTY, CommittedLakeSnapshot, CommitterContext, belongs_to
 from forebay.metadata.table import TableBucket
@@ -46,7 +46,7 @@ def newest_snapshot(storage: LakeStorage, side: Side) -> CommittedLakeSnapshot |
         committer.close()
 
 
-def was_made_for(snapshot: CommittedLakeSnapshot | None, side: Side) -> bool:
+def belongs_to_side(snapshot: CommittedLakeSnapshot | None, side: Side) -> bool:
     """Whether Forebay created the snapshot for this side's table."""
     return snapshot is not None and TABLE_PROPERTY in snapshot.properties and belongs_to(snapshot.properties, side.info)
 
@@ -57,11 +57,11 @@ def hand_over(storage: LakeStorage, source: Side, target: Side, offsets: Mapping
     `offsets`: the end offsets of the target's logs in the snapshot. Raises `Conflict`, without any change, if another
     worker committed a round meanwhile.
     """
-    known, newest = source.known, newest_snapshot(storage, source)
-    if (known is None) != (newest is None) or (known and newest and known.snapshot_id != newest.snapshot_id):
+    recorded, newest = source.lake_snapshot, newest_snapshot(storage, source)
+    if (recorded is None) != (newest is None) or (recorded and newest and recorded.snapshot_id != newest.snapshot_id):
         raise Conflict(
             f"the newest snapshot of the lake table of {source.info.path} is {newest and newest.snapshot_id}, and its "
-            f"cluster knows {known and known.snapshot_id}: bring it up to date first (forebay tiering --once)",
+            f"cluster knows {recorded and recorded.snapshot_id}: bring it up to date first (forebay tiering --once)",
             ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
         )
     held: dict[TableBucket, int] = {target.buckets[place]: offset for place, offset in offsets.items()}
@@ -71,11 +71,11 @@ def hand_over(storage: LakeStorage, source: Side, target: Side, offsets: Mapping
     context = CommitterContext(target.info, 0, base, takes_over=True)
     committer = storage.create_tiering_factory().create_committer(context)
     try:
-        made = committer.commit([], {OFFSETS_PROPERTY: path})
+        result = committer.commit([], {OFFSETS_PROPERTY: path})
     finally:
         committer.close()
-    _tell(tiering, target, made.snapshot_id, path, held)
-    return made.snapshot_id
+    _tell(tiering, target, result.snapshot_id, path, held)
+    return result.snapshot_id
 
 
 def tell_again(snapshot: CommittedLakeSnapshot, target: Side, offsets: Mapping[Place, int]) -> int:

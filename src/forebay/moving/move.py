@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
-from forebay.lake.storage import LakeStorage, create_lake_storage
-from forebay.metadata.table import TableDescriptor, TablePath, lake_options
+from forebay.lake.formats import create_lake_storage
+from forebay.lake.storage import LakeStorage
+from forebay.metadata.table import TableDescriptor, TablePath
 from forebay.moving.checksum import Checksum, live_checksum, union_checksum
-from forebay.moving.history import check_readable, hand_over, newest_snapshot, tell_again, was_made_for
+from forebay.moving.history import belongs_to_side, check_readable, hand_over, newest_snapshot, tell_again
 from forebay.moving.plan import ENABLED, LAKE_FORMAT, MovePlan, Side, plan_move
 from forebay.moving.rows import check_logs, copy_logs, copy_rows
 from forebay.tiering.now import tier_table
@@ -121,7 +122,7 @@ class _Move:
         self._on_progress(self._plan.path, name, rows)
 
     def _storage(self) -> LakeStorage:
-        options = {**lake_options(self._source.info), **self._lake.options}
+        options = {**self._source.info.lake_options(), **self._lake.options}
         return create_lake_storage(LAKE_FORMAT, options)
 
     def _is_handed_over(self, target: Side) -> bool:
@@ -129,11 +130,11 @@ class _Move:
         if not self._plan.with_lake:
             return False
         newest = newest_snapshot(self._storage(), self._source)
-        if newest is None or was_made_for(newest, self._source):
+        if newest is None or belongs_to_side(newest, self._source):
             return False
-        if target.known is not None:
+        if target.lake_snapshot is not None:
             return True
-        if not was_made_for(newest, target):
+        if not belongs_to_side(newest, target):
             return False
         self._step("registering the lake snapshot with the target")
         tell_again(newest, target, target.ends)
@@ -142,8 +143,8 @@ class _Move:
     def _tier(self) -> None:
         """Run rounds of the source until its lake has everything that its logs had when the move began."""
         for _ in range(ROUNDS_MAX):
-            known = self._source.known
-            tiered = {} if known is None else known.log_offsets
+            snapshot = self._source.lake_snapshot
+            tiered = {} if snapshot is None else snapshot.log_offsets
             if all(tiered.get(self._source.buckets[p], 0) >= end for p, end in self._source.ends.items()):
                 return
             self._step("tiering")
@@ -203,13 +204,13 @@ class _Move:
 
     def _with_lake(self, target: Side, handed_over: bool) -> int:
         """Hand the lake table over, switch it on, and return the lake snapshot of the target."""
-        known = target.known if handed_over else None
-        if known is None:
+        recorded = target.lake_snapshot if handed_over else None
+        if recorded is None:
             self._step("handing the lake table over")
             self._align(target)
             snapshot = hand_over(self._storage(), self._source, target, target.ends)
         else:
-            snapshot = known.snapshot_id
+            snapshot = recorded.snapshot_id
         if not target.info.lake_enabled:
             self._step("switching the lake on")
             try:
@@ -250,11 +251,12 @@ class _Move:
         pairs = [(union_checksum(here), union_checksum(there))]
         if target.info.has_primary_key:
             pairs.append((pairs[0][0] if self._plan.with_lake else live_checksum(here), live_checksum(there)))
-        for wanted, found in pairs:
-            if wanted != found:
+        for source_sum, target_sum in pairs:
+            if source_sum != target_sum:
                 raise CorruptData(
-                    f"table {path} has {wanted} on the source, and {found} on the target: it is not a copy. Nothing "
-                    "was dropped; drop the table on the target and start again, with the writers of both sides stopped",
+                    f"table {path} has {source_sum} on the source, and {target_sum} on the target: it is not a copy. "
+                    "Nothing was dropped; drop the table on the target and start again, with the writers of both sides "
+                    "stopped",
                     ErrorCode.UNKNOWN_SERVER_ERROR,
                 )
         return MoveReport(path, pairs[0][0], records, snapshot)

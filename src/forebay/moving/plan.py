@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.locations import location
+from forebay.client.cluster.buckets import plan_buckets
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions, plan_buckets
 from forebay.client.results import LakeSnapshot
-from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath, lake_options, lake_options_prefix
-from forebay.tiering.lag import newest_known
+from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath
+from forebay.tiering.lag import newest_lake_snapshot
 
 MARK = "forebay.moved-from"
 """The custom property of the target table that names the source table."""
@@ -48,10 +50,10 @@ class Side:
         names = (
             {p.partition_id: p.name for p in list_partitions(connection.cluster, path)} if info.is_partitioned else {}
         )
-        found = plan_buckets(connection.cluster, info)
-        places = {(None if b.partition_id is None else names.get(b.partition_id), b.bucket): b for b in found}
-        starts = list_offsets(connection.cluster, info, found, EARLIEST)
-        ends = list_offsets(connection.cluster, info, found, LATEST)
+        buckets = plan_buckets(connection.cluster, info)
+        places = {(None if b.partition_id is None else names.get(b.partition_id), b.bucket): b for b in buckets}
+        starts = list_offsets(connection.cluster, info, buckets, EARLIEST)
+        ends = list_offsets(connection.cluster, info, buckets, LATEST)
         return cls(
             connection,
             info,
@@ -68,9 +70,9 @@ class Side:
         return now
 
     @property
-    def known(self) -> LakeSnapshot | None:
+    def lake_snapshot(self) -> LakeSnapshot | None:
         """The newest lake snapshot that this side knows."""
-        return newest_known(self.connection.admin, self.info)
+        return newest_lake_snapshot(self.connection.admin, self.info)
 
     @property
     def records(self) -> int:
@@ -97,8 +99,8 @@ class MovePlan:
         count = f"{len(source.buckets)} buckets, {source.records:,} records in their logs"
         lines = [f"table {self.path}: {count}"]
         if self.with_lake:
-            known = source.known
-            tiered = {} if known is None else known.log_offsets
+            snapshot = source.lake_snapshot
+            tiered = {} if snapshot is None else snapshot.log_offsets
             behind = sum(end - tiered.get(source.buckets[p], 0) for p, end in source.ends.items())
             lines.append(f"tier what the lake lacks on the source ({max(behind, 0):,} log offsets)")
         if self.target is None:
@@ -136,19 +138,19 @@ def plan_move(
     properties that the target does not know. Raises `UnsupportedOperation` or `InvalidRequest` for tables that cannot
     be moved, `AlreadyExists` if the target has another table of this name.
     """
-    chosen = TablePath.parse(path)
-    from_side = Side.of(source, chosen)
+    table_path = TablePath.parse(path)
+    from_side = Side.of(source, table_path)
     info = from_side.info
     _check_movable(source, target, info)
     with_lake = info.lake_enabled
     descriptor = _target_descriptor(info, leave_out)
     to_side = None
-    if target.table_exists(chosen):
-        to_side = Side.of(target, chosen)
+    if target.table_exists(table_path):
+        to_side = Side.of(target, table_path)
         _check_own_target(to_side.info, descriptor)
         if to_side.info.bucket_count != info.bucket_count:
-            raise InvalidRequest(f"table {chosen} has {to_side.info.bucket_count} buckets on the target")
-    return MovePlan(chosen, from_side, to_side, descriptor, with_lake, with_log or not with_lake)
+            raise InvalidRequest(f"table {table_path} has {to_side.info.bucket_count} buckets on the target")
+    return MovePlan(table_path, from_side, to_side, descriptor, with_lake, with_log or not with_lake)
 
 
 def _check_movable(source: Connection, target: Connection, info: TableInfo) -> None:
@@ -165,7 +167,7 @@ def _check_movable(source: Connection, target: Connection, info: TableInfo) -> N
             f"table {info.path} cannot be moved with its lake table in format '{info.descriptor.lake_format}': only "
             f"those of '{LAKE_FORMAT}' can be handed over; switch '{ENABLED}' off to move what the stream has"
         )
-    here, there = lake_options(info).get("warehouse"), _warehouse(target)
+    here, there = info.lake_options().get("warehouse"), _warehouse(target)
     if there is not None and here is not None and location(here) != location(there):
         raise InvalidRequest(
             f"table {info.path} has its lake in '{here}', and the target's lake is '{there}': both sides must have the "
@@ -176,43 +178,43 @@ def _check_movable(source: Connection, target: Connection, info: TableInfo) -> N
 def _warehouse(target: Connection) -> str | None:
     """The warehouse of a cluster's lake; None if it does not publish it."""
     try:
-        found = {entry.key: entry.value for entry in target.admin.describe_configs()}
+        configs = {entry.key: entry.value for entry in target.admin.describe_configs()}
     except ForebayError:
         return None
-    return found.get("datalake.paimon.warehouse")
+    return configs.get("datalake.paimon.warehouse")
 
 
 def _target_descriptor(info: TableInfo, leave_out: Sequence[str]) -> TableDescriptor:
     """The descriptor of the new table. Properties that its server sets for each table are omitted."""
-    prefix = lake_options_prefix(info.descriptor)
+    prefix = info.descriptor.lake_options_prefix
     unknown = sorted(set(leave_out) - {*info.descriptor.properties, *info.descriptor.custom_properties})
     if unknown:
         raise InvalidRequest(f"table {info.path} has no property {', '.join(map(repr, unknown))} to leave out")
     gone = {ENABLED, *_OF_THE_SERVER, *leave_out}
-    kept = {
+    properties = {
         key: value
         for key, value in info.descriptor.properties.items()
         if key not in gone and not (prefix is not None and key.startswith(prefix))
     }
     custom = {key: value for key, value in info.descriptor.custom_properties.items() if key not in (*leave_out, MARK)}
-    return replace(info.descriptor, properties=kept, custom_properties={**custom, MARK: _mark(info)})
+    return replace(info.descriptor, properties=properties, custom_properties={**custom, MARK: _mark(info)})
 
 
 def _mark(info: TableInfo) -> str:
     return f"{info.path}, table {info.table_id}, created {info.created_ms}"
 
 
-def _check_own_target(there: TableInfo, wanted: TableDescriptor) -> None:
-    found = there.descriptor.custom_properties.get(MARK)
-    if found != wanted.custom_properties[MARK]:
-        what = "something else" if found is None else f"a copy of {found}"
+def _check_own_target(there: TableInfo, expected: TableDescriptor) -> None:
+    mark = there.descriptor.custom_properties.get(MARK)
+    if mark != expected.custom_properties[MARK]:
+        what = "something else" if mark is None else f"a copy of {mark}"
         raise AlreadyExists(
             f"table {there.path} exists already on the target, and is {what}; drop it there first (its lake table "
             "stays), and run the move again",
             ErrorCode.TABLE_ALREADY_EXIST,
         )
-    if there.schema.names != wanted.schema.names:
+    if there.schema.names != expected.schema.names:
         raise InvalidRequest(
-            f"table {there.path} was altered since its move began: its columns are {', '.join(wanted.schema.names)}, "
+            f"table {there.path} was altered since its move began: its columns are {', '.join(expected.schema.names)}, "
             f"and on the target {', '.join(there.schema.names)}; drop it on the target, and begin again"
         )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
-from forebay.client.encode import APPEND, WriteEncoder
 from forebay.client.table import Table
+from forebay.client.writing.encode import APPEND, WriteEncoder
 from forebay.moving.checksum import log_checksum
 from forebay.moving.plan import Place, Side
 
@@ -37,7 +37,7 @@ def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
             continue
         bucket = source.buckets[place]
         with read.changes({bucket: first}, {bucket: end}, include=()) as log:
-            rows = pa.RecordBatchReader.from_batches(log.schema, _told(log, on_rows))
+            rows = pa.RecordBatchReader.from_batches(log.schema, _with_progress(log, on_rows))
             target.connection.sender.write(encoder, APPEND, rows, bucket=place[1])
 
 
@@ -52,7 +52,7 @@ def copy_rows(source: Side, target: Side, on_rows: OnRows) -> None:
         return
     kind = "union" if source.info.lake_enabled else "live"
     with read.scan(source=kind, partitions=partitions).reader() as scan:
-        rows = pa.RecordBatchReader.from_batches(scan.schema, _told(scan, on_rows))
+        rows = pa.RecordBatchReader.from_batches(scan.schema, _with_progress(scan, on_rows))
         # Rows are merged already, and those of an interrupted move are sent again.
         write.upsert(rows, merge_mode="default" if target.info.descriptor.merge_engine is None else "overwrite")
 
@@ -72,7 +72,7 @@ def check_logs(source: Side, target: Side) -> int:
     return records
 
 
-def _told(batches: Iterable[pa.RecordBatch], on_rows: OnRows) -> Iterator[pa.RecordBatch]:
+def _with_progress(batches: Iterable[pa.RecordBatch], on_rows: OnRows) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield batch
         on_rows(batch.num_rows)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec._hash import byte_polynomials, decimal_hashes
-from forebay.codec.rows import bucket_ids
+from forebay.codec.rows.buckets import bucket_ids
 from forebay.metadata.types import TypeRoot
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import DataField, TableSchema

@@ -21,7 +21,7 @@ from forebay.paimon.compact.running import TaskRunner
 from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.table import Table
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 TABLES_MAX = 4
 INTERVAL_SECONDS = 10.0
@@ -67,8 +67,8 @@ class TableState:
     last_error: str | None = None
 
 
-class GivenUp(Exception):
-    """Raised within a turn to end it immediately."""
+class TurnCancelled(Exception):
+    """Raised within a turn when the service stops at once."""
 
 
 class CompactionService:
@@ -158,15 +158,15 @@ class CompactionService:
             _, waiting = wait(waiting, timeout=0.2)
             tick()
 
-    def _listed(self, known: list[str]) -> list[str]:
+    def _listed(self, last_names: list[str]) -> list[str]:
         """The tables to compact now; the known ones while the catalog is unavailable."""
         try:
             names = list(self._names())
         except ForebayError as e:
             if self._listing_error != e.message:
-                _log.warning("the tables to compact cannot be listed: %s", e.message)
+                _LOGGER.warning("the tables to compact cannot be listed: %s", e.message)
             self._listing_error = e.message
-            return known
+            return last_names
         self._listing_error = None
         return names
 
@@ -201,12 +201,12 @@ class CompactionService:
             return
         try:
             turn = self._compact(name, table)
-        except GivenUp:
+        except TurnCancelled:
             self._change(name, phase=FAILED, last_error="given up")
             return
-        except Exception as e:  # noqa: BLE001 - of one table: told, and tried again
+        except Exception as e:  # reported for its table, which is retried
             if not isinstance(e, ForebayError):
-                _log.warning("compacting %s failed", name, exc_info=e)
+                _LOGGER.warning("compacting %s failed", name, exc_info=e)
             message = e.message if isinstance(e, ForebayError) else f"{type(e).__name__}: {e}"
             self._failed(name, FAILED, message, began)
             return
@@ -225,19 +225,19 @@ class CompactionService:
             return CompactionRun(name)
         self._change(name, phase=COMPACTING, rows_done=0, rows=0)
         how = self._how
-        made = table.compact(
+        snapshot = table.compact(
             how.full, how.partitions(table), order_by=how.order_by, strategy=how.strategy,
             progress=lambda done, total: self._progress(name, done, total), runner=self._runner(name),
         )  # fmt: skip
-        if made is None:
+        if snapshot is None:
             self._seen[name] = latest  # nothing is due until the next commit
             return CompactionRun(name)
-        kinds = [e.kind for e in table.context.manifests.entries(table.context.manifests.delta_manifests(made))]
-        return CompactionRun(name, made.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))
+        kinds = [e.kind for e in table.context.manifests.entries(table.context.manifests.delta_manifests(snapshot))]
+        return CompactionRun(name, snapshot.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))
 
     def _progress(self, name: str, done: int, total: int) -> None:
         if self._at_once.is_set():
-            raise GivenUp
+            raise TurnCancelled
         self._change(name, rows_done=done, rows=total)
 
     def _failed(self, name: str, phase: str, message: str, began: float) -> None:
@@ -246,10 +246,10 @@ class CompactionService:
         if phase == GONE:  # the table may be recreated; checking is cheap
             pause = self._interval
         self._due[name] = self._clock.monotonic() + pause
-        told = self._states[name].last_error == message
+        is_repeated = self._states[name].last_error == message
         self._seen.pop(name, None)
         self._change(name, phase=phase, failures=failures, last_error=message)
-        if not told:
+        if not is_repeated:
             self._on_turn(CompactionRun(name, seconds=self._clock.monotonic() - began, error=message))
 
     def _change(self, name: str, **values: Any) -> None:

@@ -34,15 +34,15 @@ def option_texts(options: Mapping[str, Any] | None) -> dict[str, str]:
 
     Raises `InvalidRequest` for names that look like misspellings, and for values that are not scalars.
     """
-    found = {}
+    texts = {}
     for key, value in (options or {}).items():
         check_spelling(key)
         if isinstance(value, bool):
             value = "true" if value else "false"
         if not isinstance(value, str | int | float):
             raise InvalidRequest(f"option '{key}' is {value!r}: give a text, a number, True or False")
-        found[key] = str(value)
-    return found
+        texts[key] = str(value)
+    return texts
 
 
 def check_spelling(key: str) -> None:

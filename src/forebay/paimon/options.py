@@ -41,10 +41,10 @@ class CoreOption(Generic[T]):
     def __get__(self, instance: CoreOptions | None, owner: type) -> CoreOption[T] | T:
         if instance is None:
             return self
-        given = (option for option in self.options if instance.mapping.get(option.name) is not None)
-        option = next(given, None)
+        candidates = (option for option in self.options if instance.mapping.get(option.name) is not None)
+        option = next(candidates, None)
         value: T = self.default if option is None else _read(option, instance.mapping)
-        vars(instance)[self._name] = value  # Python asks this property no more
+        vars(instance)[self._name] = value  # Python does not call this property again
         return value
 
 
@@ -317,15 +317,15 @@ class CoreOptions:
     @property
     def num_sorted_run_stop_trigger(self) -> int:
         """The number of sorted runs at which writers wait for compaction."""
-        given = self._num_sorted_run_stop_trigger
-        stop = self.num_sorted_run_compaction_trigger + 3 if given is None else given
+        trigger = self._num_sorted_run_stop_trigger
+        stop = self.num_sorted_run_compaction_trigger + 3 if trigger is None else trigger
         return max(self.num_sorted_run_compaction_trigger, stop)
 
     @property
     def num_levels(self) -> int:
         """The number of levels of an LSM tree, including level 0."""
-        given = self._num_levels
-        return self.num_sorted_run_compaction_trigger + 1 if given is None else given
+        levels = self._num_levels
+        return self.num_sorted_run_compaction_trigger + 1 if levels is None else levels
 
     @property
     def changelog_num_retained_min(self) -> int:
@@ -337,8 +337,8 @@ class CoreOptions:
 
     @property
     def changelog_time_retained_ms(self) -> int:
-        given = self._changelog_time_retained_ms
-        return self.snapshot_time_retained_ms if given is None else given
+        retained_ms = self._changelog_time_retained_ms
+        return self.snapshot_time_retained_ms if retained_ms is None else retained_ms
 
     @property
     def changelog_decoupled(self) -> bool:
@@ -351,8 +351,8 @@ class CoreOptions:
 
     def ignore_empty_commit(self, default: bool) -> bool:
         """Whether a commit without changes creates no snapshot; by default true for batch writes, false for streams."""
-        given = self._snapshot_ignore_empty_commit
-        return default if given is None else given
+        value = self._snapshot_ignore_empty_commit
+        return default if value is None else value
 
     @property
     def needs_lookup(self) -> bool:
@@ -380,7 +380,7 @@ class CoreOptions:
     def check_values(self) -> None:
         """Raise `InvalidRequest`, naming the option, if an option's text is not a valid value."""
         declared = (o for o in vars(CoreOptions).values() if isinstance(o, CoreOption))
-        for option in (*(each for core in declared for each in core.options), *_KEPT):
+        for option in (*(each for core in declared for each in core.options), *_WITHOUT_EFFECT):
             if option.name in self.mapping:
                 _read(option, self.mapping)
 
@@ -429,7 +429,7 @@ _NOT_BUILT: dict[str, tuple[str, ...]] = {
 Creating, writing and compacting a table with another value is rejected; reading it is not.
 """
 
-_KEPT = (
+_WITHOUT_EFFECT = (
     Option("consumer.mode", parsers.one_of("exactly-once", "at-least-once")),
     Option("deletion-vectors.bitmap64", parsers.boolean),
     Option("read.batch-size", parsers.integer),

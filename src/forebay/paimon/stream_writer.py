@@ -48,7 +48,7 @@ class _Attempt:
 
 
 class WritableTable(Protocol):
-    """What a stream writer needs from the `Table` that creates it."""
+    """The part of `Table` that its stream writer uses."""
 
     name: str
     context: TableContext
@@ -79,7 +79,7 @@ class StreamWriter:
         self._unprepared = False
         self._is_broken = self._is_stale = False
         self._has_handed_over = False
-        self._known: int | None = None  # the last committed number when a writer without commits prepared
+        self._last_seen: int | None = None  # the last committed number when a writer without commits prepared
         self._pending: list[CommitMessage] | None = None  # prepared; None if `prepare` was not called
         self._attempt: _Attempt | None = None
         self._last: int | None = None
@@ -140,8 +140,8 @@ class StreamWriter:
     @property
     def last_committed(self) -> int | None:
         """The last number that this user committed; None if the user has no snapshot (any longer: see `commit`)."""
-        found = self._committer.snapshots.latest_of_user(self.user)
-        return None if found is None else found.commit_identifier
+        snapshot = self._committer.snapshots.latest_of_user(self.user)
+        return None if snapshot is None else snapshot.commit_identifier
 
     def prepare(self, *, hand_over: bool = False) -> list[CommitMessage]:
         """Close the files of all rows so far; return the commit messages, one per bucket written to.
@@ -154,7 +154,7 @@ class StreamWriter:
             self._has_handed_over = True
         else:
             if self._pending is None and self._last is None:
-                self._known = self.last_committed
+                self._last_seen = self.last_committed
             self._pending = [*(self._pending or ()), *messages]
         return messages
 
@@ -194,11 +194,11 @@ class StreamWriter:
                 f"commit {self._attempt.work.identifier} failed, and must be repeated, or the writer aborted, before "
                 f"commit {identifier}"
             )
-        made = self._run(self._attempt)
+        snapshots = self._run(self._attempt)
         self._attempt, self._last = None, identifier
-        if made:
+        if snapshots:
             self._table.maintenance().after_commit()
-        return made
+        return snapshots
 
     def restore(self, prepared: Mapping[int, Sequence[CommitMessage]]) -> list[Snapshot]:
         """Commit the work prepared before a restart, by number, unless already committed; return the snapshots.
@@ -208,11 +208,11 @@ class StreamWriter:
         if self._write is not None or self._attempt is not None:
             raise InvalidRequest("restore a stream writer before anything is written with it")
         works = [Committable(number, tuple(prepared[number])) for number in sorted(prepared)]
-        made: list[Snapshot] = []
+        snapshots: list[Snapshot] = []
         for work in self._committer.filter_committed(works):
             self._check_files(work)
-            made += self.commit(work.identifier, work.messages)
-        return made
+            snapshots += self.commit(work.identifier, work.messages)
+        return snapshots
 
     def _check_files(self, work: Committable) -> None:
         paths, io = self._committer.paths, self._committer.io
@@ -225,14 +225,14 @@ class StreamWriter:
                         "an orphan?); write its rows again"
                     )
 
-    def _work(self, given: tuple[CommitMessage, ...] | None) -> tuple[CommitMessage, ...]:
+    def _work(self, messages: tuple[CommitMessage, ...] | None) -> tuple[CommitMessage, ...]:
         """The messages of the next commit, which are then no longer pending."""
-        if given is not None:
-            self._pending = [m for m in self._pending or () if m not in given] or None
-            return given
-        found = self._pending if self._pending is not None else self._prepared()
+        if messages is not None:
+            self._pending = [m for m in self._pending or () if m not in messages] or None
+            return messages
+        pending = self._pending if self._pending is not None else self._prepared()
         self._pending = None
-        return tuple(found)
+        return tuple(pending)
 
     def _run(self, attempt: _Attempt) -> list[Snapshot]:
         """Commit the rows once, then the compaction. A compaction that conflicts with another is dropped."""
@@ -240,21 +240,21 @@ class StreamWriter:
         rows = tuple(replace(m, compact=CompactIncrement()) for m in work.messages)
         compacted = [replace(m, data=DataIncrement()) for m in work.messages if not m.compact.is_empty]
         try:
-            made = self._committer.filter_and_commit([replace(work, messages=rows)])
-            is_repeated = not made and any(not m.is_empty for m in rows)
+            snapshots = self._committer.filter_and_commit([replace(work, messages=rows)])
+            is_repeated = not snapshots and any(not m.is_empty for m in rows)
             if is_repeated and not attempt.is_unknown:  # committed before the restart
                 self._forget()
                 if attempt.is_private:
                     self._committer.abort(work.messages)
-                return made
+                return snapshots
             if compacted:
-                made += self._compact(attempt, compacted)
+                snapshots += self._compact(attempt, compacted)
         except BaseException as e:
             if not isinstance(e, Conflict):
                 self._attempt = replace(attempt, is_unknown=True)
                 self._forget()
             raise
-        return made
+        return snapshots
 
     def _compact(self, attempt: _Attempt, compacted: list[CommitMessage]) -> list[Snapshot]:
         try:
@@ -300,7 +300,7 @@ class StreamWriter:
 
         The writer can be used again, from the last commit on. Prepared work can no longer be restored.
         """
-        if self._pending and self.last_committed == (self._last if self._last is not None else self._known):
+        if self._pending and self.last_committed == (self._last if self._last is not None else self._last_seen):
             self._committer.abort(self._pending)  # no other writer can have committed it
         self._pending = None
         if self._attempt is not None and self._attempt.own and not self._attempt.is_unknown:

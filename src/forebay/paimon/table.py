@@ -180,11 +180,11 @@ class Table(TableParts):
         `changelog-producer`. `partitions` and `buckets` exclude all others, so that several readers can share the work.
         With `timeout` (a duration), iteration ends after this time without a change.
         """
-        chosen = as_predicate(filter, self.arrow_schema)
-        wanted = partition_predicate(self.schema, self.arrow_schema, partitions)
+        rows = as_predicate(filter, self.arrow_schema)
+        selection = partition_predicate(self.schema, self.arrow_schema, partitions)
         return open_changes(
             self.context, self.name, start, stop, columns=columns,
-            predicate=wanted if chosen is None else chosen if wanted is None else wanted & chosen,
+            predicate=selection if rows is None else rows if selection is None else selection & rows,
             include=one_or_more_names(include, "include"), buckets=buckets, timeout=timeout,
         )  # fmt: skip
 
@@ -302,13 +302,13 @@ class Table(TableParts):
 
         Tagged snapshots do not expire; read them with `scan(as_of=name)`. Raises `AlreadyExists`, `NotFound`.
         """
-        chosen = self.context.snapshots.latest() if snapshot is None else self.context.snapshots.snapshot(snapshot)
-        if chosen is None:
+        target = self.context.snapshots.latest() if snapshot is None else self.context.snapshots.snapshot(snapshot)
+        if target is None:
             raise NotFound(f"{self.name} has no snapshot to tag: nothing was written yet")
-        self.context.tags.create(name, chosen, None if retain is None else span_ms(retain, "retain"))
-        if not self.context.snapshots.exists(chosen.id):  # another process has let it expire, without knowing the tag
+        self.context.tags.create(name, target, None if retain is None else span_ms(retain, "retain"))
+        if not self.context.snapshots.exists(target.id):  # another process has let it expire, without knowing the tag
             self.context.tags.delete(name)
-            raise NotFound(f"snapshot {chosen.id} of {self.name} expired while it was tagged: tag a later one")
+            raise NotFound(f"snapshot {target.id} of {self.name} expired while it was tagged: tag a later one")
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag, and the files that only it needs. Raises `NotFound`."""
@@ -334,10 +334,10 @@ class Table(TableParts):
         """
         if isinstance(self._lock, CatalogCommits) and self._lock.owns_snapshots:
             raise UnsupportedOperation(f"{self.name} is in a REST catalog, whose server alone can roll it back")
-        chosen, maintenance = snapshot_as_of(self.context, to, "to"), self.maintenance()
+        target, maintenance = snapshot_as_of(self.context, to, "to"), self.maintenance()
         if isinstance(to, str) and self.context.tags.find(to) is not None:
             return maintenance.rollback_to(tag=to, dry_run=dry_run)  # its snapshot may have expired
-        return maintenance.rollback_to(snapshot=chosen.id, dry_run=dry_run)
+        return maintenance.rollback_to(snapshot=target.id, dry_run=dry_run)
 
     def analyze(self, columns: Sequence[str] = (), *, progress: OnProgress = no_progress) -> Statistics | None:
         """Collect statistics of the table, and of `columns`, for query planners. `progress` is in rows."""
@@ -361,13 +361,13 @@ class Table(TableParts):
             messages = precommit(self.context, messages)
         committer = self.new_commit()
         try:
-            made = commit_with_compaction(committer, messages, lambda rows: commit(committer, rows))
+            snapshots = commit_with_compaction(committer, messages, lambda rows: commit(committer, rows))
         except (Conflict, InvalidRequest):  # nothing was committed; after other errors the outcome is unknown
             committer.abort(messages)
             raise
-        if made:
+        if snapshots:
             self.maintenance().after_commit(batch=True)
-        return WriteResult(rows, snapshot=made[0] if made else None)
+        return WriteResult(rows, snapshot=snapshots[0] if snapshots else None)
 
     # -- compacting ---------------------------------------------------------------------------------------------------
 
@@ -390,14 +390,14 @@ class Table(TableParts):
         tasks; the default uses threads. `buckets` limits compaction to these buckets. `expire`: also expire old
         snapshots. Raises `Conflict` if other commits keep winning.
         """
-        made, _ = compact_table(
+        new_snapshot, _ = compact_table(
             self.context, CompactPlanner(self.context), self.new_commit, full=full, partitions=partitions,
             order=sort_order(order_by, strategy), progress=progress, runner=runner,
             buckets=buckets,
         )  # fmt: skip
-        if made is not None and expire:
+        if new_snapshot is not None and expire:
             self.maintenance().after_commit(dedicated=True)
-        return made
+        return new_snapshot
 
     def rescale(
         self,

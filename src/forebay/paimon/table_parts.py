@@ -64,7 +64,7 @@ class TableParts(ArrowStream):
         self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
         paths = PathFactory.of(self._root, self.schema, branch, ids)
         self.context = TableContext(io, paths, self.schema, schemas, clock, manifest_cache)
-        """What engines need beside the words of users: snapshots, manifests, tags, schemas, paths and options."""
+        """The internals that engines need: snapshots, manifests, tags, schemas, paths and options."""
         self._expiry_schedule = ExpirySchedule(clock)
 
     def __repr__(self) -> str:
@@ -107,9 +107,9 @@ class TableParts(ArrowStream):
 
     def another(self) -> Self:
         """Another handle of the table, which shares what was read of it. Its partitions expire on its own schedule."""
-        made = object.__new__(type(self))
-        vars(made).update(vars(self), _expiry_schedule=ExpirySchedule(self._clock))
-        return made
+        handle = object.__new__(type(self))
+        vars(handle).update(vars(self), _expiry_schedule=ExpirySchedule(self._clock))
+        return handle
 
     def refresh(self) -> Self:
         """The same table with its latest schema."""

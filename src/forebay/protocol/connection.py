@@ -631,8 +631,8 @@ class ServerConnection(_ConnectionEnd):
             )
         api = self._offered.get(api_key)
         if api is None:
-            known = APIS.get(api_key)
-            name = f"API {api_key}" if known is None else f"{known.key.name} ({api_key})"
+            entry = APIS.get(api_key)
+            name = f"API {api_key}" if entry is None else f"{entry.key.name} ({api_key})"
             return UnsupportedOperation(f"this server does not offer {name}; ask ApiVersions for what it offers")
         # Clients send ApiVersions in the newest version they know, before they can know ours.
         offered = api.server_versions

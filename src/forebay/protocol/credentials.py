@@ -107,8 +107,8 @@ def _jaas_entries(tokens: _Tokens, key: str) -> Iterator[tuple[str, dict[str, st
             equals, value = tokens.next(), tokens.next()
             if name.text is None or equals is None or equals.symbol != "=" or value is None or value.text is None:
                 # Text that is quoted wrongly may show a password here; a name with the prefix is hardly one.
-                shown = f"'{name.text}'" if name.text and name.text.startswith(_USER_PREFIX) else "an option"
-                raise _invalid(key, f'{shown} has no value: write name="value"')
+                label = f"'{name.text}'" if name.text and name.text.startswith(_USER_PREFIX) else "an option"
+                raise _invalid(key, f'{label} has no value: write name="value"')
             options[name.text] = value.text
         yield module, options
 

@@ -199,10 +199,10 @@ class FrameDecoder:
         view = memoryview(data)
         while len(view):
             with self.get_buffer() as room:
-                taken = min(len(room), len(view))
-                room[:taken] = view[:taken]
-            self.buffer_updated(taken)
-            view = view[taken:]
+                count = min(len(room), len(view))
+                room[:count] = view[:count]
+            self.buffer_updated(count)
+            view = view[count:]
 
     def next_frame(self) -> Frame | None:
         """The next complete frame, or None until more bytes are received."""
@@ -232,8 +232,8 @@ class FrameDecoder:
         shared, header_bytes = self._shared, self._header_bytes
         (length,) = _LENGTH.unpack_from(shared, start)
         if not self._frame_bytes_min <= length <= self.frame_bytes_max:
-            seen = bytes(shared[start : start + LENGTH_BYTES])
-            self.error = _wrong_length(length, self.frame_bytes_max, self.frame_bytes_max_reason, seen)
+            first_bytes = bytes(shared[start : start + LENGTH_BYTES])
+            self.error = _wrong_length(length, self.frame_bytes_max, self.frame_bytes_max_reason, first_bytes)
             self._start = self._end = 0
             return None
         header_start = start + LENGTH_BYTES
@@ -343,10 +343,10 @@ _OTHER_PROTOCOLS = {
 """What strangers send first. As a frame's length each of these is far above any limit."""
 
 
-def _wrong_length(length: int, frame_bytes_max: int, reason: str, seen: bytes) -> CorruptData:
+def _wrong_length(length: int, frame_bytes_max: int, reason: str, first_bytes: bytes) -> CorruptData:
     for beginning, protocol in _OTHER_PROTOCOLS.items():
-        if seen.startswith(beginning):
-            text = f"the peer speaks {protocol}, not the Fluss protocol; its first bytes are {seen!r}"
+        if first_bytes.startswith(beginning):
+            text = f"the peer speaks {protocol}, not the Fluss protocol; its first bytes are {first_bytes!r}"
             return CorruptData(text, ErrorCode.CORRUPT_MESSAGE)
     if length > frame_bytes_max:
         text = f"the peer announced a frame of {length} bytes; the limit is {frame_bytes_max} bytes{reason}"

@@ -96,9 +96,11 @@ def parse_listeners(
     protocols = _protocols(settings)
     listeners = []
     for endpoint in bound:
-        shown = advertised.get(endpoint.name, endpoint)
+        advertisement = advertised.get(endpoint.name, endpoint)
         protocol = protocols.get(endpoint.name, default)
-        listeners.append(Listener(endpoint.name, protocol, endpoint.host, endpoint.port, shown.host, shown.port))
+        listeners.append(
+            Listener(endpoint.name, protocol, endpoint.host, endpoint.port, advertisement.host, advertisement.port)
+        )
     return tuple(listeners)
 
 
@@ -147,8 +149,8 @@ def _protocols(settings: Mapping[str, str]) -> dict[str, SecurityProtocol]:
         try:
             protocols[name] = SecurityProtocol[protocol.upper()]
         except KeyError:
-            known = ", ".join(SecurityProtocol.__members__)
-            raise _invalid(PROTOCOL_MAP, f"listener '{name}' has protocol '{protocol}'; there are {known}") from None
+            names = ", ".join(SecurityProtocol.__members__)
+            raise _invalid(PROTOCOL_MAP, f"listener '{name}' has protocol '{protocol}'; there are {names}") from None
     return protocols
 
 

@@ -217,7 +217,7 @@ def check_list_of_records(message_class: type[M], body: Buffer, items_max: int) 
 
 def has_more_entries(message_class: type[M], body: Buffer, count_max: int) -> bool:
     """Whether the request with records in `body` has more than `count_max` entries, or a long list beside them."""
-    wanted = _PAYLOAD_PATHS[message_class.__name__][0] << 3 | 2
+    payload_tag = _PAYLOAD_PATHS[message_class.__name__][0] << 3 | 2
     data, at, end, count = memoryview(body), 0, len(body), 0
     try:
         while at < end:
@@ -226,7 +226,7 @@ def has_more_entries(message_class: type[M], body: Buffer, count_max: int) -> bo
             if kind == 2:
                 length, at = _varint(data, at, end)
                 at += length
-                count += 1 if tag == wanted else length
+                count += 1 if tag == payload_tag else length
             elif kind == 0:
                 while at < end and data[at] >= 0x80:
                     at += 1
@@ -346,8 +346,8 @@ def _write_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _next_delimited(data: memoryview, at: int, end: int, wanted: int) -> tuple[int, int, int] | None:
-    """The next field with tag `wanted` (its start, start and end of its content); None if there is none."""
+def _next_delimited(data: memoryview, at: int, end: int, field_tag: int) -> tuple[int, int, int] | None:
+    """The next field with tag `field_tag` (its start, start and end of its content); None if there is none."""
     while at < end:
         start = at
         tag, at = _varint(data, at, end)
@@ -356,7 +356,7 @@ def _next_delimited(data: memoryview, at: int, end: int, wanted: int) -> tuple[i
             length, at = _varint(data, at, end)
             if length > end - at:
                 raise _Unusual
-            if tag == wanted:
+            if tag == field_tag:
                 return start, at, at + length
             at += length
         elif kind == 0:
@@ -383,15 +383,15 @@ def _cut(body: memoryview, path: tuple[int, ...]) -> tuple[bytes, list[memoryvie
 def _cut_level(
     data: memoryview, at: int, end: int, path: tuple[int, ...], payloads: list[memoryview]
 ) -> tuple[bytes, int]:
-    wanted = path[0] << 3 | 2
+    field_tag = path[0] << 3 | 2
     is_leaf = len(path) == 1
     pieces: list[Buffer] = []
     found_here = 0
-    kept = at
-    while (found := _next_delimited(data, at, end, wanted)) is not None:
-        start, content, at = found
-        pieces.append(data[kept:start])
-        kept = at
+    copy_start = at
+    while (field := _next_delimited(data, at, end, field_tag)) is not None:
+        start, content, at = field
+        pieces.append(data[copy_start:start])
+        copy_start = at
         if is_leaf:
             found_here += 1
             if found_here > 1:
@@ -399,11 +399,11 @@ def _cut_level(
             payloads.append(data[content:at])
             if len(payloads) == _SAMPLE_LEAVES and at < _SAMPLE_LEAVES * _SAMPLE_BYTES_PER_LEAF:
                 raise _Unusual
-            pieces.append(_write_varint(wanted) + b"\0")
+            pieces.append(_write_varint(field_tag) + b"\0")
         else:
             inner, _ = _cut_level(data, content, at, path[1:], payloads)
-            pieces.append(_write_varint(wanted) + _write_varint(len(inner)) + inner)
-    pieces.append(data[kept:end])
+            pieces.append(_write_varint(field_tag) + _write_varint(len(inner)) + inner)
+    pieces.append(data[copy_start:end])
     return b"".join(pieces), found_here
 
 
@@ -411,12 +411,12 @@ def _splice(
     data: memoryview, at: int, end: int, path: tuple[int, ...], payloads: list[Buffer]
 ) -> tuple[list[Buffer], int]:
     """The parts of data[at:end] with payloads put in, and their total length. Takes payloads from the list's end."""
-    wanted = path[0] << 3 | 2
-    tag = _write_varint(wanted)
+    field_tag = path[0] << 3 | 2
+    tag = _write_varint(field_tag)
     parts: list[Buffer] = []
-    kept = at
-    while (found := _next_delimited(data, at, end, wanted)) is not None:
-        start, content, at = found
+    copy_start = at
+    while (field := _next_delimited(data, at, end, field_tag)) is not None:
+        start, content, at = field
         inner: list[Buffer]
         if len(path) == 1:
             if content != at:
@@ -425,9 +425,9 @@ def _splice(
             inner, size = [payload], _size(payload)
         else:
             inner, size = _splice(data, content, at, path[1:], payloads)
-        parts += (data[kept:start], tag + _write_varint(size), *inner)
-        kept = at
-    parts.append(data[kept:end])
+        parts += (data[copy_start:start], tag + _write_varint(size), *inner)
+        copy_start = at
+    parts.append(data[copy_start:end])
     return parts, sum(map(_size, parts))
 
 
@@ -452,27 +452,27 @@ _TEXT_FIELDS: dict[str, _TextFields] = {}
 
 def _text_fields(message: Message) -> _TextFields:
     descriptor = message.DESCRIPTOR
-    known = _TEXT_FIELDS.get(descriptor.full_name)
-    if known is None:
+    fields = _TEXT_FIELDS.get(descriptor.full_name)
+    if fields is None:
         # Runtimes disagree on how a descriptor marks "repeated"; the value of an unset field shows it in all of them.
         empty = type(message)()
         repeated = {f.name for f in descriptor.fields if hasattr(getattr(empty, f.name), "append")}
         texts = [f.name for f in descriptor.fields if f.type == f.TYPE_STRING]
         holders = [f.name for f in descriptor.fields if _holds_text(f.message_type, frozenset())]
-        known = _TEXT_FIELDS[descriptor.full_name] = _TextFields(
+        fields = _TEXT_FIELDS[descriptor.full_name] = _TextFields(
             texts=tuple(name for name in texts if name not in repeated),
             repeated_texts=tuple(name for name in texts if name in repeated),
             holders=tuple(name for name in holders if name not in repeated),
             repeated_holders=tuple(name for name in holders if name in repeated),
         )
-    return known
+    return fields
 
 
-def _holds_text(descriptor: Any, seen: frozenset[str]) -> bool:
-    if descriptor is None or descriptor.full_name in seen:
+def _holds_text(descriptor: Any, ancestors: frozenset[str]) -> bool:
+    if descriptor is None or descriptor.full_name in ancestors:
         return False
-    seen |= {descriptor.full_name}
-    return any(f.type == f.TYPE_STRING or _holds_text(f.message_type, seen) for f in descriptor.fields)
+    ancestors |= {descriptor.full_name}
+    return any(f.type == f.TYPE_STRING or _holds_text(f.message_type, ancestors) for f in descriptor.fields)
 
 
 def _broken_text(message: Any) -> str | None:

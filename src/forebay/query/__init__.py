@@ -3,7 +3,7 @@
     run.py         `sql`: a statement -> its result
     statement.py   what a statement is, by DuckDB's own parser: its kind, the tables that it names, an INSERT's target
     tables.py      names of tables -> pinned scans, as views of DuckDB
-    scans.py       scans of what is no plain table: changelogs, Iceberg tables
+    changelog.py   the scan of a live table's changelog
 
 Each table that a statement names is pinned before the statement runs (`Scan.pinned`), so it is one state however often
 the statement reads it. DuckDB pushes columns and filters into these scans (`forebay.api.duckdb`).

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -21,13 +20,14 @@ from forebay.api.duckdb import ScanDataset, check_version
 from forebay.api.scan import Scan
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection
+from forebay.lakes.iceberg_lake import IcebergLake
 from forebay.metadata.table import TablePath
-from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon import Catalog
 from forebay.query.statement import TableName
 
 if TYPE_CHECKING:
     import forebay.client.table
-    import forebay.paimon.table
+    import forebay.paimon
 
 LIVE, LAKE = "live", "lake"
 LISTED = pa.schema([("catalog", pa.string()), ("database", pa.string()), ("table", pa.string())])
@@ -37,30 +37,6 @@ ICEBERG, FORMAT = "iceberg", "format"
 
 LakeLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, str] | Catalog | IcebergLake"
 """A lake: a Paimon warehouse's path, a catalog, or options; {"format": "iceberg", ...} are pyiceberg's."""
-
-
-@dataclass(frozen=True)
-class IcebergLake:
-    """An Iceberg catalog, by pyiceberg's options."""
-
-    options: Mapping[str, str]
-
-    def list_databases(self) -> list[str]:
-        from forebay.lakes.iceberg_tables import opened
-
-        with opened(self.options) as catalog:
-            return [".".join(space) for space in sorted(catalog.list_namespaces())]
-
-    def list_tables(self, database: str) -> list[str]:
-        from pyiceberg.exceptions import NoSuchNamespaceError
-
-        from forebay.lakes.iceberg_tables import opened
-
-        with opened(self.options) as catalog:
-            try:
-                return [table for *_, table in sorted(catalog.list_tables(tuple(database.split("."))))]
-            except NoSuchNamespaceError as e:
-                raise NotFound(f"there is no database {database!r} in this Iceberg catalog") from e
 
 
 Lake: TypeAlias = "Catalog | IcebergLake"
@@ -79,13 +55,7 @@ def opened_lake(given: LakeLike) -> Lake:
     options = {str(key): str(value) for key, value in given.items()}
     form = options.pop(FORMAT, "paimon")
     if form == ICEBERG:
-        try:
-            import pyiceberg  # noqa: F401
-        except ImportError as e:
-            raise UnsupportedOperation("Iceberg lakes need pip install 'forebay[iceberg]'") from e
-        from forebay.lakes.iceberg_tables import settled
-
-        return IcebergLake(settled(options))
+        return IcebergLake.open(options)
     if form != "paimon":
         raise InvalidRequest(f"a lake of format {form!r} is not known; there are 'paimon' and 'iceberg'")
     return Catalog.open(options)
@@ -198,9 +168,7 @@ class Tables:
             return self._live(path, as_of, pinned)
         lake = self._lakes[catalog]
         if isinstance(lake, IcebergLake):
-            from forebay.query.scans import IcebergScan
-
-            return IcebergScan.of(lake.options, path, as_of)
+            return lake.scan(path, as_of)
         plain, mark, system = path.table.partition("$")
         if mark and not system.startswith("branch_"):
             if as_of is not None:
@@ -218,9 +186,9 @@ class Tables:
         if as_of is not None:
             raise UnsupportedOperation(f"{path} has no earlier states")
         if part == "changelog":
-            from forebay.query.scans import ChangelogScan
+            from forebay.query.changelog import ChangelogScan
 
-            return ChangelogScan(table)
+            return ChangelogScan.now(self._connection, table)
         if part == "lake":
             from forebay.unionread.scan import PinnedUnionScan
 
@@ -229,7 +197,7 @@ class Tables:
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 
-    def target(self, name: TableName) -> forebay.client.table.Table | forebay.paimon.table.Table:
+    def target(self, name: TableName) -> forebay.client.table.Table | forebay.paimon.Table:
         """The table that an INSERT names. Raises `NotFound`, `UnsupportedOperation`."""
         catalog, path = self.place(name)
         if "$" in path.table:

@@ -37,13 +37,13 @@ from forebay.base.options import (
 from forebay.kv.engines import AUTO, parse_engine
 from forebay.kv.scanner import ScannerLimits
 from forebay.kv.table_snapshots import TableSnapshotLimits
-from forebay.lake.shared_options import HIDDEN
-from forebay.lake.storage import datalake_options
+from forebay.lake.formats import datalake_options
+from forebay.lake.public_options import HIDDEN
 from forebay.log.config import LogConfig
-from forebay.metadata.table import lake_format_name
-from forebay.server.catalog import CatalogLimits
-from forebay.server.lake_tables import LakeSettings
-from forebay.server.transactions import TransactionLimits
+from forebay.metadata.table_options import lake_format_name
+from forebay.server.metadata.catalog import CatalogLimits
+from forebay.server.metadata.lake_tables import LakeSettings
+from forebay.server.transactions.manager import TransactionLimits
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,8 +118,7 @@ SETTINGS: dict[str, Option] = by_name(
             "kv.engine",
             parse_engine,
             AUTO,
-            "engine of new primary-key tables: hlog, lmdb or rocksdb; auto: hlog, but lmdb for tables with prefix "
-            "lookups",
+            "engine of new primary-key tables: hlog or lmdb; auto: hlog, but lmdb for tables with prefix lookups",
         ),
         Option("kv.checkpoint.records", positive, "1000000", "changelog records that trigger a checkpoint"),
         Option("log.segment.file-size", size, "1024m", "size at which a log segment is closed"),

@@ -2,8 +2,8 @@
 
 Requests that take long or fail for a reason of the server's are logged here, too, and all of them at level DEBUG. A
 request is named by the address of its client's end of the connection and its number there, which the client knows as
-well. Short requests are served in groups (forebay.server.short_requests); of a slow group each is logged, with the time
-of the group. At level DEBUG all requests are served one by one.
+well. Short requests are served in groups (forebay.server.wire.short_requests); of a slow group each is logged, with the
+time of the group. At level DEBUG all requests are served one by one.
 
 Counting has to cost nothing that a client notices, so there are no labels, no locks on the paths of requests, and no
 time is looked up that is not known anyway. Each counter has one writer at a time: requests and answers are counted by

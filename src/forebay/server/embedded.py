@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from forebay.base import threads
-from forebay.server._sockets import ServingLoop
 from forebay.server.config import ServerConfig, server_config
 from forebay.server.server import Addresses, ForebayServer, Injected
+from forebay.server.wire._sockets import ServingLoop
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
 """Databases, tables, schemas, partitions and counters on disk: one SQLite file.
 
 SQLite commits are atomic and synced (`synchronous=FULL`), so acknowledged changes survive a power failure. This
-module only stores and loads; rules and caching are the catalog's (server.catalog). All methods may be called from any
-thread; a lock serialises them.
+module only stores and loads; rules and caching are the catalog's (server.metadata.catalog). All methods may be called
+from any thread; a lock serialises them.
 
 SQLite notices damage to the structure of its file (`PRAGMA integrity_check`, at opening), but not to a value. So every
 row ends with a checksum of its values, which is compared when the row is read.

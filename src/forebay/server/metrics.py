@@ -33,11 +33,11 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.metadata.table import TablePath
 from forebay.protocol.api import ApiKey
-from forebay.server.catalog import LiveTable
 from forebay.server.connections import Connections
 from forebay.server.context import ServerContext
-from forebay.server.lake_tiering import TieringState
-from forebay.server.replicas import WrittenAndRead
+from forebay.server.lake.lake_tiering import TieringState
+from forebay.server.metadata.catalog import LiveTable
+from forebay.server.storage.replicas import WrittenAndRead
 
 _WINDOW_SECONDS = 60.0
 SAMPLE_SECONDS = 5.0
@@ -254,12 +254,12 @@ class ServerMetrics(Collector):
         yield _gauge(_TABLET + "delayedFetchCount", "fetches that wait for new records", waiting)
         memory = GaugeMetricFamily("forebay_connection_memory_bytes", "memory of requests and answers", labels=("of",))
         limits = GaugeMetricFamily("forebay_connection_memory_max_bytes", "what they may take", labels=("of",))
-        for half in (connections.budget.receiving, connections.budget.answering):
-            memory.add_metric([half.name], half.used)
-            limits.add_metric([half.name], half.limit)
+        for pool in (connections.memory_pools.requests, connections.memory_pools.responses):
+            memory.add_metric([pool.name], pool.used)
+            limits.add_metric([pool.name], pool.limit)
         queued = GaugeMetricFamily("forebay_queued_work", "what waits for a thread", labels=("pool",))
         queued.add_metric(["reads"], context.queued_jobs)
-        queued.add_metric(["writes"], context.replicas.queued_lanes)
+        queued.add_metric(["writes"], context.replicas.waiting_write_queues)
         yield from (memory, limits, queued)
         yield _gauge("forebay_scans", "open full scans", context.scanners.session_count)
         transactions = GaugeMetricFamily("forebay_transactions", "transactions by state", labels=("state",))

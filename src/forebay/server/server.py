@@ -28,7 +28,7 @@ from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.kv.engine import EngineFactory
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
-from forebay.lake.storage import create_lake_storage
+from forebay.lake.formats import create_lake_storage
 from forebay.log.checkpoints import DataDirectory
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole, offered
 from forebay.protocol.listeners import (
@@ -38,19 +38,18 @@ from forebay.protocol.listeners import (
     parse_listeners,
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
-from forebay.server._sockets import AVAILABLE as HAS_SOCKETS
-from forebay.server._sockets import ServingLoop, Sockets
-from forebay.server.auto_partitions import follow_the_clock
-from forebay.server.catalog import TableCatalog
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
-from forebay.server.context import HANDLERS, LakeParts, ProgressNotifier, RequestCosts, ServerContext
+from forebay.server.context import HANDLERS, LakeParts, ServerContext
 from forebay.server.counters import ServerCounters
-from forebay.server.disk_reserve import DiskReserve
-from forebay.server.lake_snapshots import LakeSnapshots
-from forebay.server.lake_tables import LakeStorageFactory, LakeTables
-from forebay.server.lake_tiering import TieringManager
-from forebay.server.log_epochs import LogEpochs, begin_epoch_if_needed
+from forebay.server.flow.disk_reserve import DiskReserve
+from forebay.server.flow.request_limits import RequestLimits
+from forebay.server.lake.lake_snapshots import LakeSnapshots
+from forebay.server.lake.lake_tiering import TieringManager
+from forebay.server.maintenance.auto_partitions import follow_the_clock
+from forebay.server.maintenance.retention import LogRetention
+from forebay.server.metadata.catalog import TableCatalog
+from forebay.server.metadata.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.metadata_store import (
     COORDINATOR_EPOCH_COUNTER,
     METADATA_FILE,
@@ -58,12 +57,15 @@ from forebay.server.metadata_store import (
     LocalDatabaseFile,
     MetadataStore,
 )
-from forebay.server.replicas import ReplicaManager
-from forebay.server.retention import LogRetention
-from forebay.server.rpc import RpcProtocol
-from forebay.server.short_requests import ShortRequests
-from forebay.server.stages import StageFiles
-from forebay.server.transactions import TransactionManager
+from forebay.server.storage.log_epochs import LogEpochs, begin_epoch_if_needed
+from forebay.server.storage.progress_notifier import ProgressNotifier
+from forebay.server.storage.replicas import ReplicaManager, refuse_rocksdb
+from forebay.server.transactions.manager import TransactionManager
+from forebay.server.transactions.stages import StageFiles
+from forebay.server.wire._sockets import AVAILABLE as HAS_SOCKETS
+from forebay.server.wire._sockets import ServingLoop, Sockets
+from forebay.server.wire.rpc import RpcProtocol
+from forebay.server.wire.short_requests import ShortRequests
 
 if TYPE_CHECKING:
     from forebay.base.monitoring import Monitoring
@@ -85,6 +87,11 @@ _ENDS_SECONDS = 0.2
 """How often the ends of logs are made durable while they change. After a power failure, damage of what was synced
 earlier is distinguished from a torn write."""
 """How often expired producer offsets are removed; registering others removes them, too."""
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """A new event loop on which a server reads and writes sockets by its kernel; other loops work, but more slowly."""
+    return ServingLoop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +257,7 @@ class ForebayServer:
         store, epochs = self._open_metadata(directory, data_dir)
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
+        refuse_rocksdb(injected.fs, data_dir, catalog.tables())  # before anything of the last shutdown is changed
         lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
         table_snapshots = TableSnapshotManager(config.table_snapshot_limits, injected.clock, injected.ids)
@@ -289,7 +297,7 @@ class ForebayServer:
             lake,
             coordinator,
             io,
-            RequestCosts(
+            RequestLimits(
                 injected.clock,
                 config.value("server.request.max-items"),
                 config.answer_bytes_max,
@@ -473,7 +481,7 @@ class ForebayServer:
             await self._drain(connections)
             for transport in list(connections.refused):
                 transport.abort()
-            connections.budget.close()
+            connections.memory_pools.close()
         sockets, self._sockets = self._sockets, None
         if sockets is not None:
             await sockets.close()

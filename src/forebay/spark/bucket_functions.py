@@ -30,6 +30,8 @@ from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import python_schema
+from forebay.spark.jvm.values import string_array
 from forebay.spark.schemas import from_spark_column_type
 
 if TYPE_CHECKING:
@@ -197,12 +199,12 @@ class UnboundBucket(JavaProxy):
     def bind(self, struct: JavaObject) -> JavaObject:
         """The function for arguments of these types. Raises `UnsupportedOperation` for types of no bucket key."""
         given = [field.dataType() for field in struct.fields()]
-        bound = self._planned or self._of_arguments(self.jvm.python_schema(struct).fields)
+        bound = self._planned or self._of_arguments(python_schema(struct).fields)
         if len(given) != len(bound.types) + (bound.total == 0):
             raise UnsupportedOperation(f"{self._name} takes {len(bound.types)} columns, not {len(given)}")
         canonical = self._name if self._planned else f"forebay.{self._name}({' '.join(bound.types)})"
         arguments = self.jvm.array("org.apache.spark.sql.types.DataType", given)
-        types, make = self.jvm.strings(bound.types), executor_class(self.jvm, _CLASS)
+        types, make = string_array(self.jvm, bound.types), executor_class(self.jvm, _CLASS)
         return make(self._name, canonical, arguments, bound.kind, types, bound.keys, bound.total, bound.tasks)
 
     def _of_arguments(self, arguments: Sequence[StructField]) -> _BucketCall:

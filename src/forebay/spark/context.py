@@ -6,24 +6,22 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from forebay.client.admin import Admin
+from forebay.client.admin.admin import Admin
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.settings import Settings
 from forebay.spark.jvm.gateway import JavaObject, Jvm
+from forebay.spark.jvm.values import weak_reference
 from forebay.spark.options import (
     LEASE_DURATION,
     LEASE_ID,
     OWN_SESSION_PREFIX,
-    READ_BY_BUCKET,
-    READ_COLUMNAR,
-    READ_DIRECT,
-    READ_NATIVE,
     READ_OPTIMIZED,
     SERVER_SIDE,
     SESSION_PREFIX,
     SESSION_ZONE,
     STRATEGY,
 )
+from forebay.spark.read_modes import SWITCHES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,11 +44,11 @@ class SessionContext:
     def of(cls, session: SparkSession, catalog: str, *of_side: object) -> Self:
         """The context for `session`; `of_side` is what a side's context has beside it."""
         jvm = Jvm.of(session)
-        return cls(jvm, catalog, jvm.weak(session._jsparkSession), *of_side)
+        return cls(jvm, catalog, weak_reference(jvm, session._jsparkSession), *of_side)
 
     def of_session(self, session: JavaObject) -> Self:
         """The same context for another session, a Java object."""
-        return replace(self, weak_session=self.jvm.weak(session))
+        return replace(self, weak_session=weak_reference(self.jvm, session))
 
     @property
     def session(self) -> JavaObject:
@@ -74,7 +72,7 @@ class SessionContext:
 
 
 @dataclass(frozen=True)
-class CatalogContext(SessionContext):
+class LiveContext(SessionContext):
     """The state shared by the proxies of a catalog of stream tables: the session and its cluster."""
 
     settings: Settings
@@ -91,8 +89,7 @@ class CatalogContext(SessionContext):
     def session_options(self) -> dict[str, str]:
         """The scan options in the session's configuration, and its time zone."""
         names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED)]
-        own = (READ_OPTIMIZED, READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR, READ_DIRECT)
-        names += [OWN_SESSION_PREFIX + name for name in own]
+        names += [OWN_SESSION_PREFIX + name for name in (READ_OPTIMIZED, *SWITCHES)]
         settings = self.session_settings()
         zone = settings.get(SESSION_ZONE) or str(self.session.sessionState().conf().sessionLocalTimeZone())
         return {**{name: settings[name] for name in names if name in settings}, SESSION_ZONE: zone}
@@ -116,7 +113,7 @@ def shared_catalog(options: CatalogOptions) -> Catalog:
 
 
 @dataclass(frozen=True)
-class PaimonContext(SessionContext):
+class LakeContext(SessionContext):
     """The state shared by the proxies of a catalog of Paimon tables: the session and the lake options."""
 
     options: CatalogOptions

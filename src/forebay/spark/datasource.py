@@ -56,9 +56,16 @@ from forebay.spark.options import (
     transaction_option,
 )
 from forebay.spark.reading.live_changes import scan_of
-from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, VIRTUAL_SEPARATOR, LiveScan, metadata_fields
+from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, ClusterScan, metadata_fields
 from forebay.spark.reading.live_read import TaskRead
-from forebay.spark.reading.plan import CHANGES_RANGE, DEFAULT_CORES, ChangesRange, Pushdown, SplitsPartition
+from forebay.spark.reading.plan import (
+    CHANGES_RANGE,
+    DEFAULT_CORES,
+    SYSTEM_SEPARATOR,
+    ChangesRange,
+    Pushdown,
+    SplitsPartition,
+)
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.workers import hide_traceback, short_errors
 from forebay.spark.writing.live_write import (
@@ -71,7 +78,7 @@ from forebay.spark.writing.live_write import (
 )
 
 if TYPE_CHECKING:
-    from forebay.spark.streaming.reader import StreamPlanner
+    from forebay.spark.streaming.planner import StreamPlanner
 
 _OPTIONS = by_name(
     [
@@ -143,9 +150,9 @@ class TaskScan(Protocol):
     def schema(self) -> StructType:
         """The schema that Spark sees."""
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> TaskRead: ...
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> TaskRead: ...
 
-    def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> Sequence[InputPartition]:
+    def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> Sequence[InputPartition]:
         """The input partitions of a batch: a single one with a limit, which Spark does not apply across tasks."""
 
 
@@ -169,7 +176,7 @@ class Target:
         """The filter parsed from `text`."""
         raise NotImplementedError(f"{type(self).__name__} has no filters")
 
-    def stream_planner(self, schema: StructType) -> StreamPlanner:
+    def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
         """The planner of a stream."""
         raise NotImplementedError(f"{type(self).__name__} has no streams")
 
@@ -207,7 +214,7 @@ class Target:
             )
         return StructType([full[name] for name in names])
 
-    def wanted(self, schema: StructType) -> Pushdown:
+    def pushdown(self, schema: StructType) -> Pushdown:
         """The pushed-down columns, filters and limit for Spark's `schema`."""
         self._fields(schema.fieldNames())
         predicate = None if self._filter is None else self.predicate(self._filter)
@@ -220,7 +227,7 @@ class Target:
         )
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(self.scan(), self.wanted(schema), schema, self.cores)
+        return BatchReader(self.scan(), self.pushdown(schema), schema, self.cores)
 
     def refuse_limit(self) -> None:
         """Raise `InvalidRequest` for a limit, which streams do not support."""
@@ -231,12 +238,12 @@ class Target:
 class BatchReader(DataSourceReader):
     """Plans in `partitions` and reads in `read`. Spark pickles it for the workers before planning."""
 
-    def __init__(self, scan: TaskScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
-        self._scan, self._wanted, self._schema, self._cores = scan, wanted, schema, cores
-        self._function = scan.read_function(wanted, schema)
+    def __init__(self, scan: TaskScan, pushdown: Pushdown, schema: StructType, cores: int) -> None:
+        self._scan, self._pushdown, self._schema, self._cores = scan, pushdown, schema, cores
+        self._function = scan.read_function(pushdown, schema)
 
     def partitions(self) -> list[InputPartition]:
-        return [*self._scan.partitions(self._cores, self._wanted, self._schema)] or [SplitsPartition(())]
+        return [*self._scan.partitions(self._cores, self._pushdown, self._schema)] or [SplitsPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitsPartition):
@@ -280,10 +287,10 @@ class LiveTarget(Target):
         self.given = given
         beginning = given.take(CHANGES_RANGE)
         self._changes = None if beginning is None else ChangesRange.from_beginning(beginning)
-        table, separator, self.view = name.rpartition(VIRTUAL_SEPARATOR)
+        table, separator, self.system = name.rpartition(SYSTEM_SEPARATOR)
         if not separator:
-            table, self.view = name, ""
-        elif self.view not in (CHANGELOG, BINLOG):
+            table, self.system = name, ""
+        elif self.system not in (CHANGELOG, BINLOG):
             raise NotFound(
                 f"format '{FORMAT_NAME}' reads tables and their ${CHANGELOG} and ${BINLOG}, not '{name}'",
                 ErrorCode.CLIENT_ERROR,
@@ -315,35 +322,36 @@ class LiveTarget(Target):
     @property
     def full_schema(self) -> StructType:
         deletes = deletes_option(self.given.values)
-        return scan_of(self.info, ReadOptions(self.settings), self.view, deletes, self._changes).schema
+        return scan_of(self.info, ReadOptions(self.settings), self.system, deletes, self._changes).schema
 
     @property
     def metadata_fields(self) -> Sequence[StructField]:
-        return () if self.view or self._changes is not None else metadata_fields(self.info)
+        return () if self.system or self._changes is not None else metadata_fields(self.info)
 
     @property
     def partition_keys(self) -> tuple[str, ...]:
         return self.info.descriptor.partition_keys
 
     def predicate(self, text: str) -> Predicate:
-        if self.view == BINLOG:
+        if self.system == BINLOG:
             raise UnsupportedOperation(f"{self.name}${BINLOG} has rows in its columns, and takes no option 'filter'")
         return predicate_of(text, self.info.schema.columns)
 
-    def scan(self) -> LiveScan:
+    def scan(self) -> ClusterScan:
         chosen = read_options(self.settings, self.info.descriptor, self.given.values)
-        return scan_of(self.info, chosen, self.view, changes=self._changes)
+        return scan_of(self.info, chosen, self.system, changes=self._changes)
 
-    def stream_planner(self, schema: StructType) -> StreamPlanner:
+    def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
+        """Raises `InvalidRequest` and `UnsupportedOperation` for options that a stream of the table does not have."""
         from forebay.spark.streaming.live_planner import LiveStreamPlanner
 
         self.refuse_limit()
-        of_log = self.view in (CHANGELOG, BINLOG) or self._changes is not None
+        of_log = self.system in (CHANGELOG, BINLOG) or self._changes is not None
         options = stream_options(self.settings, self.info.descriptor, self.given.values, is_changelog=of_log)
-        scan = scan_of(self.info, options.read, self.view, options.deletes, self._changes)
-        wanted = self.wanted(schema)  # a stream looks for its partitions as it goes
-        wanted = Pushdown(wanted.columns, (), wanted.filter)
-        return LiveStreamPlanner(scan, options, wanted, schema, self.cores)
+        scan = scan_of(self.info, options.read, self.system, options.deletes, self._changes)
+        pushdown = self.pushdown(schema)  # a stream looks for its partitions as it goes
+        pushdown = Pushdown(pushdown.columns, (), pushdown.filter)
+        return LiveStreamPlanner(scan, options, pushdown, schema, self.cores)
 
     def writer(self, schema: StructType, overwrite: bool) -> ForebayWriter:
         """Raises `InvalidRequest` for unknown options and for what cannot be written."""
@@ -373,8 +381,8 @@ class LiveTarget(Target):
         for own in SINK_OPTIONS:
             self.given.take(own.name)
         self.given.take_rest(self.settings)
-        if self.view:
-            raise InvalidRequest(f"{self.info.path}{VIRTUAL_SEPARATOR}{self.view} can only be read")
+        if self.system:
+            raise InvalidRequest(f"{self.info.path}{SYSTEM_SEPARATOR}{self.system} can only be read")
         if self._changes is not None:
             raise InvalidRequest(f"a write has no option '{CHANGES_RANGE}'", ErrorCode.CONFIG_EXCEPTION)
         if overwrite:

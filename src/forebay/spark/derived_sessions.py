@@ -26,9 +26,14 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.spark.jvm.compiler import bytecodes
+from forebay.spark.jvm.driver_classes import driver_class, driver_source
 from forebay.spark.jvm.gateway import JavaObject, Jvm
-from forebay.spark.jvm.kept_classes import CLASS_FILE, classes_of, kept_jar
+from forebay.spark.jvm.jar_cache import CLASS_FILE, cached_jar, classes_of
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.session_state import active_session
+from forebay.spark.jvm.spark_values import python_options
+from forebay.spark.jvm.values import java_list
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,8 +54,9 @@ Configured = Callable[[Jvm, str, dict[str, str]], Open]
 """Reads the settings of a catalog, given its name: what opens it. Raises `InvalidRequest`."""
 
 _numbers = itertools.count(1)
-_openers: dict[Jvm, CatalogOpener] = {}  # of the JVM that runs; a process has one at a time
 _lock = threading.Lock()
+"""Held while the opener of a JVM is created: a second one would lose the attachments of the first."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -69,13 +75,13 @@ class CatalogOpener(JavaProxy):
 
     def apply(self, asked: JavaObject) -> JavaProxy:
         """Return the catalog for `asked`, a name and its options, in the session that asks."""
-        name, options = str(asked[0]), self.jvm.options(asked[1])
+        name, options = str(asked[0]), python_options(asked[1])
         number = options.pop(_ATTACHMENT, None)
         if number is None:
-            return self._configured(self.jvm, name, options)(self.jvm.active_session())
+            return self._configured(self.jvm, name, options)(active_session(self.jvm))
         if number not in self.attachments:
             raise InvalidRequest(f"catalog {name} was attached by a Python program that has ended")
-        return self.attachments[number](self.jvm.active_session())
+        return self.attachments[number](active_session(self.jvm))
 
 
 def share(
@@ -103,15 +109,15 @@ def share(
 
 
 def offer(jvm: Jvm, configured: Configured) -> CatalogOpener:
-    """What opens catalogs for objects of the Java class; one for a JVM. Raises `UnsupportedOperation`."""
+    """The opener of catalogs for objects of the Java class; a JVM has one. Raises `UnsupportedOperation`."""
     with _lock:
-        opener = _openers.get(jvm)
-        if opener is None:
-            opener = CatalogOpener(jvm, configured)
-            loaded_class(jvm).getField("opener").set(None, opener)
-            _openers.clear()
-            _openers[jvm] = opener
-        return opener
+        return jvm.cached("catalog opener", lambda: _new_opener(jvm, configured))
+
+
+def _new_opener(jvm: Jvm, configured: Configured) -> CatalogOpener:
+    opener = CatalogOpener(jvm, configured)
+    loaded_class(jvm).getField("opener").set(None, opener)
+    return opener
 
 
 def loaded_class(jvm: Jvm) -> Any:
@@ -140,16 +146,16 @@ def class_files(jvm: Jvm) -> dict[str, bytes]:
     from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog
 
     of_views = [RELATION_CATALOG] if jvm.has_class(RELATION_CATALOG) else []
-    python = jvm.java_source("ForebayPython")
+    python = driver_source("ForebayPython")
 
     def compiled(_: str) -> dict[str, bytes]:
-        arguments = jvm.list(SqlCatalog.interfaces), jvm.list(of_views)
-        return jvm.bytecodes(str(jvm.compiled("ForebayCatalogSource")(*arguments).toString()) + python)
+        arguments = java_list(jvm, SqlCatalog.interfaces), java_list(jvm, of_views)
+        return bytecodes(jvm, str(driver_class(jvm, "ForebayCatalogSource")(*arguments).toString()) + python)
 
     # What the generated source is made of: its own order is another one in each JVM.
-    sources = "\0".join([jvm.java_source("ForebayCatalogSource"), python, *SqlCatalog.interfaces, *of_views])
+    sources = "\0".join([driver_source("ForebayCatalogSource"), python, *SqlCatalog.interfaces, *of_views])
     with jvm.known_layout("compiler of catalogs"):
-        return classes_of(kept_jar("ForebayCatalog", sources, jvm.spark_version, compiled))
+        return classes_of(cached_jar("ForebayCatalog", sources, jvm.spark_version, compiled))
 
 
 def _shared_loader(jvm: Jvm) -> JavaObject:

@@ -1,7 +1,7 @@
 """Spark's filters -> `forebay.metadata.predicate`.
 
-Spark hands filters over as trees of V2 expressions. `forebay.spark.jvm.gateway` reads such a tree into values
-(forebay.spark.jvm.expressions), and `to_predicate` converts it, or returns None: then Spark filters.
+Spark hands filters over as trees of V2 expressions. `forebay.spark.jvm.expressions` reads such a tree into values,
+and `to_predicate` converts it, or returns None: then Spark filters.
 
 Rule: a converted filter holds for at least the rows for which Spark's holds. So it is exact, or not converted at all:
 no collations, no nested fields, no columns that Spark sees with fewer digits than they have. NOT is pushed down to the
@@ -26,16 +26,25 @@ import pyarrow as pa
 from forebay.api.filters import as_predicate
 from forebay.base.errors import InvalidRequest
 from forebay.codec import filters
-from forebay.codec.arrow_types import arrow_type, user_schema
+from forebay.codec.arrow.arrow_types import arrow_type, user_schema
 from forebay.metadata.partitions import partition_value
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, PartitionInfo
 from forebay.metadata.types import NESTED_ROOTS, TypeRoot
-from forebay.spark.jvm.expressions import ALWAYS_FALSE, ALWAYS_TRUE, Expression, Function, Literal, Literals, Reference
+from forebay.spark.jvm.expressions import (
+    ALWAYS_FALSE,
+    ALWAYS_TRUE,
+    Expression,
+    Function,
+    Literal,
+    Literals,
+    Reference,
+    read_expression,
+)
 from forebay.spark.schemas import MICROSECOND_DIGITS
 
 if TYPE_CHECKING:
-    from forebay.spark.jvm.gateway import JavaObject, Jvm
+    from forebay.spark.jvm.gateway import JavaObject
 
 _F = LeafFunction
 _C = CompoundFunction
@@ -289,9 +298,9 @@ def matching_partitions(
         arrays.append(pa.array(values, arrow_type(key.data_type, "UTC")))
     table = pa.table(arrays, names=[key.name for key in keys])
     for condition in conditions:
-        wanted = filters.mask(filters.bind(condition, keys), table)
-        partitions = [partition for partition, match in zip(partitions, wanted.to_pylist()) if match]
-        table = table.filter(wanted)
+        matches = filters.mask(filters.bind(condition, keys), table)
+        partitions = [partition for partition, match in zip(partitions, matches.to_pylist()) if match]
+        table = table.filter(matches)
     return list(partitions)
 
 
@@ -363,9 +372,7 @@ def _values(expressions: Iterable[Expression]) -> list[Any]:
     return found
 
 
-def predicates_of(
-    jvm: Jvm, predicates: Iterable[JavaObject], columns: Sequence[Column]
-) -> tuple[list[Predicate] | None, bool]:
+def predicates_of(predicates: Iterable[JavaObject], columns: Sequence[Column]) -> tuple[list[Predicate] | None, bool]:
     """What rows must match for these predicates of the JVM (None: no row can), and whether these are all conditions.
 
     There may be others, which only Spark can evaluate.
@@ -373,7 +380,7 @@ def predicates_of(
     found = []
     is_whole = True
     for java in predicates:
-        expression = jvm.expression(java)
+        expression = read_expression(java)
         if expression == ALWAYS_TRUE:
             continue
         if expression == ALWAYS_FALSE:

@@ -2,7 +2,7 @@
 
 A table is named by its directory (`.load("lake/sales.db/orders")`, option `path`), or by `table` (`sales.orders`) and
 the options of its catalog with the prefix `catalog.` (`catalog.warehouse`). Object stores take their options with that
-prefix, too. Behind the name may stand a branch and a side table: `orders$branch_test$audit_log`. For reads: `columns`
+prefix, too. Behind the name may stand a branch and a system table: `orders$branch_test$audit_log`. For reads: `columns`
 ("a, b"), `filter` (SQL), `limit`, and Paimon's options (forebay.spark.lake_options).
 
 What both formats share is in forebay.spark.datasource.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -33,19 +33,19 @@ from forebay.spark.lake_options import (
     CATALOG_PREFIX,
     FORMAT_NAME,
     SCHEMA_ID,
-    paimon_read_options,
+    lake_read_options,
 )
 from forebay.spark.options import OF_FORMATS
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, PaimonScan
-from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange
+from forebay.spark.reading.plan import CHANGES_RANGE, SYSTEM_SEPARATOR, ChangesRange
 from forebay.spark.workers import short_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-    from forebay.spark.streaming.reader import StreamPlanner
+    from forebay.spark.streaming.planner import StreamPlanner
 
-_SIDE, _BRANCH = "$", "branch_"
+_BRANCH = "branch_"
 _TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID)
 
 
@@ -82,14 +82,14 @@ class PaimonDataSource(SideDataSource):
 class LakeAddress:
     """Where a table is. `name` is its directory or, with a `catalog`, its name there; what it is called in errors.
 
-    `side` is what stands beside the table ("audit_log"); None is the table itself.
+    `system` is a system table ("audit_log"); None is the table itself.
     """
 
     name: str
     catalog: tuple[tuple[str, str], ...]
     is_path: bool
     branch: str = MAIN_BRANCH
-    side: str | None = None
+    system: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeAddress:
@@ -113,9 +113,9 @@ class LakeAddress:
                 f"directory, '{CATALOG_PREFIX}metastore' and '{CATALOG_PREFIX}uri'",
                 ErrorCode.CONFIG_EXCEPTION,
             )
-        name, branch, side = _divided(table or path or "")
+        name, branch, system = _divided(table or path or "")
         name = location(name, "the directory of the table") if path is not None else name.rstrip("/")
-        return cls(name, catalog, path is not None, given.get("branch") or branch or MAIN_BRANCH, side)
+        return cls(name, catalog, path is not None, given.get("branch") or branch or MAIN_BRANCH, system)
 
     def open(self) -> Table:
         """Raises `NotFound`."""
@@ -128,18 +128,18 @@ class LakeAddress:
 
 
 def _divided(name: str) -> tuple[str, str | None, str | None]:
-    """(table, branch, side table) of `orders$branch_test$files`."""
+    """(table, branch, system table) of `orders$branch_test$files`."""
     folder, slash, last = name.rpartition("/")
-    table, *parts = last.split(_SIDE)
+    table, *parts = last.split(SYSTEM_SEPARATOR)
     branch = parts.pop(0).removeprefix(_BRANCH) if parts and parts[0].startswith(_BRANCH) else None
-    return folder + slash + table, branch, _SIDE.join(parts) or None
+    return folder + slash + table, branch, SYSTEM_SEPARATOR.join(parts) or None
 
 
 def _to_write(options: Mapping[str, str]) -> tuple[str, Table, dict[str, str]]:
     """The name and the table of a write, and its other options."""
     address = LakeAddress.of(options)
-    if address.side is not None:
-        raise InvalidRequest(f"{address.name}${address.side} can only be read")
+    if address.system is not None:
+        raise InvalidRequest(f"{address.name}${address.system} can only be read")
     return address.name, address.open(), _others(options)
 
 
@@ -153,21 +153,21 @@ def _others(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class LakeTarget(Target):
-    """A lake table, or one of its side tables."""
+    """A lake table, or one of its system tables."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` for missing and unknown options, `NotFound` for a missing table."""
         address = LakeAddress.of(options)
         of_reads = {key: value for key, value in _others(options).items() if key.lower() != CHANGES_RANGE}
-        read = paimon_read_options(of_reads, own=OF_FORMATS)
-        side = address.side
+        read = lake_read_options(of_reads, own=OF_FORMATS)
+        system = address.system
         if read.changelog:
-            if side is not None:
-                raise InvalidRequest(f"'read.changelog' is for tables, and not for {address.name}${side}")
-            side = "changelog"
+            if system is not None:
+                raise InvalidRequest(f"'read.changelog' is for tables, and not for {address.name}${system}")
+            system = "changelog"
         table = address.open()
         # Of the columns of now: Spark asks for these before it says whether a snapshot is where a stream begins.
-        scan = PaimonScan.of(table, address.name, side).with_options(read.table)
+        scan = PaimonScan.of(table, address.name, system).with_options(read.table)
         internal = {key.lower(): value for key, value in options.items()}
         schema_id = internal.get(SCHEMA_ID)
         if schema_id is not None and int(schema_id) != scan.table.schema.id:
@@ -188,19 +188,19 @@ class LakeTarget(Target):
 
     def predicate(self, text: str) -> Predicate:
         if not self._scan.columns:
-            raise UnsupportedOperation(f"{self.name}${self._scan.side} has lists for columns, and takes no filter")
+            raise UnsupportedOperation(f"{self.name}${self._scan.system} has lists for columns, and takes no filter")
         return predicate_of(text, self._scan.columns)
 
     def scan(self) -> PaimonScan:
         self._options.refuse_for_batches()
         return self._scan
 
-    def stream_planner(self, schema: StructType) -> StreamPlanner:
-        """Raises `UnsupportedOperation` for side tables without changes."""
+    def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
+        """Raises `UnsupportedOperation` for system tables without changes."""
         from forebay.spark.streaming.lake_planner import LakeChangesPlanner, LakeStreamPlanner
 
-        if self._scan.side == READ_OPTIMIZED:
+        if self._scan.system == READ_OPTIMIZED:
             raise UnsupportedOperation(f"{self.name}$ro cannot be read as a stream; the table can")
         self.refuse_limit()
         kind = LakeChangesPlanner if self._has_changes else LakeStreamPlanner
-        return kind(self._scan, self.wanted(schema), schema, self._options.limits, self.cores)
+        return kind(self._scan, self.pushdown(schema), schema, self._options.limits, self.cores)

@@ -27,11 +27,16 @@ from forebay.spark.options import (
     MAX_DELAY,
     MAX_ROWS,
     MIN_ROWS,
+    StreamLimits,
+    check_delay,
+)
+from forebay.spark.read_modes import (
+    DEFAULT_MODES,
     READ_BY_BUCKET,
     READ_COLUMNAR,
     READ_NATIVE,
-    StreamLimits,
-    check_delay,
+    ReadMode,
+    allowed_modes,
 )
 
 FORMAT_NAME = "forebay-paimon"
@@ -47,7 +52,10 @@ SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
 """Where the session's configuration has options of reads; the later one wins."""
 
 READ_CHANGELOG = "read.changelog"
-_FLAGS = by_name([Option(name, boolean) for name in (READ_CHANGELOG, READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)])
+READ_MODES = (READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)
+"""The switches of modes that scans of lake tables have."""
+
+_FLAGS = by_name([Option(name, boolean) for name in (READ_CHANGELOG, *READ_MODES)])
 
 MAX_BYTES = "maxBytesPerTrigger"
 _LIMITS = by_name(
@@ -77,20 +85,17 @@ _OF_STREAMS = ("consumer-id", "consumer.ignore-progress", "consumer.mode", "scan
 
 
 @dataclass(frozen=True)
-class PaimonReadOptions:
+class LakeReadOptions:
     """`table`: Paimon's options, by their names there. `own`: values of `OF_FORMATS` that were given.
 
-    With `use_native` Spark may read files directly if there is nothing to merge or filter out. With `by_bucket` tasks
-    read whole buckets. With `use_columns` those of a catalog give columns.
+    `modes` are the ways in which rows may reach Spark.
     """
 
     table: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
     limits: StreamLimits = field(default_factory=StreamLimits)
     changelog: bool = False
-    use_native: bool = True
-    by_bucket: bool = False
-    use_columns: bool = True
+    modes: ReadMode = DEFAULT_MODES
 
     def refuse_for_batches(self) -> None:
         """Raise `UnsupportedOperation` for options that only streams support."""
@@ -99,11 +104,11 @@ class PaimonReadOptions:
             raise UnsupportedOperation(f"read option '{given[0]}' is for streams (spark.readStream)")
 
 
-def paimon_read_options(
+def lake_read_options(
     options: Mapping[str, str],
     session: Mapping[str, str] | None = None,
     own: Mapping[str, Option] = MappingProxyType({}),
-) -> PaimonReadOptions:
+) -> LakeReadOptions:
     """`options` of a read over those of the `session`. Raises `InvalidRequest` for unknown ones and bad values.
 
     `own` are the options beside Paimon's that this read may have.
@@ -127,9 +132,9 @@ def paimon_read_options(
             table[lowered] = value
     admitted = StreamLimits(*(value_in(limits, option) for option in _LIMITS.values()))
     check_delay(admitted.min_rows, admitted.max_delay_ms)
-    changelog, native, by_bucket, columnar = (value_in(flags, flag) for flag in _FLAGS.values())
-    chosen = bool(changelog), native is not False, bool(by_bucket), columnar is not False
-    return PaimonReadOptions(table, mine, admitted, *chosen)
+    values = {name: value_in(flags, flag) for name, flag in _FLAGS.items()}
+    changelog = bool(values.pop(READ_CHANGELOG))
+    return LakeReadOptions(table, mine, admitted, changelog, allowed_modes(values))
 
 
 def _is_read_option(name: str) -> bool:

@@ -23,7 +23,7 @@ from forebay.base.quantity import Span, span_seconds
 from forebay.client.table import Table as LiveTable
 
 if TYPE_CHECKING:
-    from forebay.client.lookup_table import LookupTable
+    from forebay.client.lookups.lookup_table import LookupTable
     from forebay.paimon.lookup.lake_lookup import LakeLookupTable
     from forebay.paimon.table import Table as LakeTable
 

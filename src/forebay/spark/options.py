@@ -22,6 +22,7 @@ from forebay.base.options import Option, by_name
 from forebay.base.quantity import moment_ms
 from forebay.client.settings import Settings, make_settings
 from forebay.metadata.table import TableDescriptor
+from forebay.spark.read_modes import DEFAULT_MODES, SWITCHES, ReadMode, allowed_modes
 
 FORMAT_NAME = "forebay"
 """The format for tables of a cluster."""
@@ -45,18 +46,6 @@ STARTUP_MODE = "scan.startup.mode"
 STARTUP_TIMESTAMP = "scan.startup.timestamp"
 READ_OPTIMIZED = "read.optimized"
 """Read what is in the lake, and not what has come since."""
-
-READ_NATIVE = "read.native"
-"""Whether Spark's own reader may read Parquet files of the lake (default: true)."""
-
-READ_BY_BUCKET = "read.by-bucket"
-"""Whether tasks read whole buckets and report them, so that Spark joins without a shuffle (default: false)."""
-
-READ_COLUMNAR = "read.columnar"
-"""Whether the tasks of Python workers give Spark columns and not rows (default: true)."""
-
-READ_DIRECT = "read.direct"
-"""Whether executors read logs without Python workers (default: true)."""
 
 WRITE_COLUMNS = "columns"
 
@@ -99,12 +88,9 @@ _READ = by_name(
         Option(LEASE_ID),
         Option(LEASE_DURATION, _positive_seconds),
         Option(READ_OPTIMIZED, parsers.boolean, False),
-        Option(READ_NATIVE, parsers.boolean, True),
-        Option(READ_BY_BUCKET, parsers.boolean, False),
-        Option(READ_COLUMNAR, parsers.boolean, True),
-        Option(READ_DIRECT, parsers.boolean, True),
         Option(START),
         Option(END),
+        *(Option(name, parsers.boolean) for name in SWITCHES),
     ]
 )
 TRANSACTION_OPTIONS = (Option("txnAppId"), Option("txnVersion", parsers.integer))
@@ -176,9 +162,8 @@ class ReadOptions:
     """How one scan reads. `strategy` is how the rows of primary-key tables are found.
 
     For tables with a lake: `from_the_lake_on` says whether its rows belong to the scan, `read_optimized` whether no
-    others do; with `use_native` Spark may read its files directly. `window` is from when to when (milliseconds since
-    the epoch; None: now) what is read was written. With `by_bucket` tasks read whole buckets.
-    With `use_columns` those of a catalog give columns, and with `use_direct` the JVM reads logs itself.
+    others do. `window` is from when to when (milliseconds since the epoch; None: now) what is read was written. `modes`
+    are the ways in which rows may reach Spark.
     """
 
     settings: Settings
@@ -188,10 +173,7 @@ class ReadOptions:
     from_the_lake_on: bool = True
     read_optimized: bool = False
     window: tuple[int, int | None] | None = None
-    use_native: bool = True
-    by_bucket: bool = False
-    use_columns: bool = True
-    use_direct: bool = True
+    modes: ReadMode = DEFAULT_MODES
 
 
 @dataclass(frozen=True)
@@ -272,19 +254,19 @@ def read_options(
         )
     records = given.take(RECORDS_PER_PARTITION)
     lease = SnapshotLease(given.take(LEASE_ID, session), given.take(LEASE_DURATION, session))
-    is_optimized, use_native = given.take(READ_OPTIMIZED, session), given.take(READ_NATIVE, session)
+    is_optimized = given.take(READ_OPTIMIZED, session)
     window = _window(given.take(START), given.take(END), session.get(SESSION_ZONE))
     if window is not None and is_optimized:
         raise InvalidRequest(
             f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    ways = [given.take(name, session) for name in (READ_BY_BUCKET, READ_COLUMNAR, READ_DIRECT)]
+    modes = allowed_modes({name: given.take(name, session) for name in SWITCHES})
     settings = given.take_rest(settings)
     of_connection = SERVER_SCAN if settings[SERVER_SIDE] and settings[STRATEGY] == SERVER_SCAN else SNAPSHOT_MERGE
     strategy = next(filter(None, strategies), of_connection)
     from_lake = mode == FULL
-    return ReadOptions(settings, strategy, records, lease, from_lake, is_optimized, window, use_native, *ways)
+    return ReadOptions(settings, strategy, records, lease, from_lake, is_optimized, window, modes)
 
 
 def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, int | None] | None:

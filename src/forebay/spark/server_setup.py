@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from forebay.base.errors import InvalidRequest
 from forebay.base.locations import location
@@ -21,12 +22,14 @@ _METASTORES_WITH_VIEWS = ("rest", "hive")
 JAR, PROPERTIES = "forebay-catalog.jar", "spark-defaults.conf"
 
 
-def write_setup(jvm: Jvm, folder: Path, catalog: str, settings: Mapping[str, str]) -> Path:
-    """Write the jar and a properties file into `folder`; returns the path of the latter.
+def write_setup(spark: Any, folder: Path, catalog: str, settings: Mapping[str, str]) -> Path:
+    """Write the jar and a properties file for the release of the session `spark` into `folder`; returns the path of the
+    latter.
 
     `settings` are those of the catalog, such as `bootstrap.servers`. Raises `InvalidRequest` for unknown ones, and for
     values that a properties file cannot have.
     """
+    jvm = Jvm.of(spark)
     configured(jvm, catalog, settings)
     settings = _located(settings)
     if not catalog.isidentifier():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.allocator import settle as settle_allocator
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from forebay.spark.jvm.gateway import JavaObject, Jvm
     from forebay.spark.sql.catalog import SqlCatalog
+    from forebay.spark.sql.cluster_side import ClusterSide
+    from forebay.spark.sql.side import CatalogSide
+    from forebay.spark.sql.warehouse_side import WarehouseSide
 
 DEFAULT_CATALOG = "forebay"
 
@@ -68,12 +71,12 @@ def attach(
     """
     of_cluster = {"bootstrap_servers": bootstrap_servers, "user": user, "password": password}
     of_lake: dict[str, Any] = {"warehouse": warehouse, "metastore": metastore}
-    sides = _sides(spark, catalog, options, paimon=paimon, lake_options=lake_options, **of_cluster, **of_lake)
-    _install(spark, catalog, sides)
+    side = _side(spark, catalog, options, paimon=paimon, lake_options=lake_options, **of_cluster, **of_lake)
+    _install(spark, catalog, side)
     return spark
 
 
-def _sides(
+def _side(
     spark: SparkSession,
     catalog: str,
     options: Mapping[str, Any],
@@ -85,9 +88,9 @@ def _sides(
     metastore: str | None = None,
     paimon: Mapping[str, str] | None = None,
     lake_options: Mapping[str, str] | None = None,
-) -> list[tuple[type[SqlCatalog], Any]]:
-    """The parts of a catalog and their contexts; arguments and errors are those of `attach`."""
-    from forebay.spark.context import CatalogContext, PaimonContext
+) -> CatalogSide:
+    """The side of a catalog; arguments and errors are those of `attach`."""
+    from forebay.spark.context import LakeContext, LiveContext
 
     if not isinstance(catalog, str) or not catalog.isidentifier():
         raise InvalidRequest(
@@ -96,15 +99,16 @@ def _sides(
         )
     given = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
     lake: dict[str, str] = located({name: value for name, value in given.items() if value is not None})
-    of_sides: list[tuple[type[SqlCatalog], Any]] = []
+    live_side: ClusterSide | None = None
+    lake_side: WarehouseSide | None = None
     if bootstrap_servers is not None or not lake:
         of_cluster = {**options, LAKE_OPTIONS: lake_options or {}}
-        from forebay.spark.sql.live_catalog import ForebayCatalog
+        from forebay.spark.sql.cluster_side import ClusterSide
 
         settings = make_settings(bootstrap_servers, user, password, of_cluster)
-        cluster = CatalogContext.of(spark, catalog, settings)
+        cluster = LiveContext.of(spark, catalog, settings)
         cluster.connection.cluster.bootstrap()
-        of_sides.append((ForebayCatalog, cluster))
+        live_side = ClusterSide(cluster)
     elif options or user is not None or password is not None or lake_options:
         asked = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
         what = ", ".join([*(name for name, value in asked.items() if value), *options])
@@ -112,53 +116,52 @@ def _sides(
             f"{what} is for a cluster, and no bootstrap_servers are given; options of a lake go to paimon="
         )
     if lake:
-        from forebay.spark.sql.lake_catalog import PaimonCatalog
+        from forebay.spark.sql.catalog import RELATION_CATALOG
+        from forebay.spark.sql.warehouse_side import WarehouseSide
 
-        warehouse_context = PaimonContext.of(spark, catalog, tuple(sorted(lake.items())))
+        warehouse_context = LakeContext.of(spark, catalog, tuple(sorted(lake.items())))
         warehouse_context.lake.list_databases()  # invalid options are reported here, and not by the first query
-        kind: type[SqlCatalog] = PaimonCatalog
-        if warehouse_context.lake.has_views:
-            from forebay.spark.sql.catalog import RELATION_CATALOG
-            from forebay.spark.sql.views import PaimonViewCatalog
+        has_views = warehouse_context.lake.has_views and warehouse_context.jvm.has_class(RELATION_CATALOG)
+        lake_side = WarehouseSide(warehouse_context, has_views)  # Spark has views of catalogs from 4.2 on
+    if live_side is None or lake_side is None:
+        side = live_side or lake_side
+        assert side is not None
+        return side
+    from forebay.spark.sql.mixed_side import MixedSide
 
-            if warehouse_context.jvm.has_class(RELATION_CATALOG):  # from Spark 4.2 on
-                kind = PaimonViewCatalog
-        of_sides.append((kind, warehouse_context))
-    return of_sides
+    return MixedSide(live_side, lake_side)
 
 
-def _install(spark: SparkSession, catalog: str, of_sides: Sequence[tuple[type[SqlCatalog], Any]]) -> None:
-    """Give the catalog to a session and to those that Spark derives; `of_sides` are its parts and their contexts."""
+def _install(spark: SparkSession, catalog: str, side: CatalogSide) -> None:
+    """Give the catalog of `side` to a session and to those that Spark derives."""
     from forebay.spark.derived_sessions import share
+    from forebay.spark.jvm.session_state import install_catalog
 
     spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
     _run_workers_as_driver(spark)
-    jvm: Jvm = of_sides[0][1].jvm
+    jvm: Jvm = side.context.jvm
 
     def open_catalog(session: JavaObject) -> SqlCatalog:
-        return _opened(of_sides, session)
+        return _opened(side, session)
 
     opened = open_catalog(spark._jsparkSession)
-    jvm.install_catalog(spark._jsparkSession, catalog, opened)
+    install_catalog(jvm, spark._jsparkSession, catalog, opened)
     _register_formats(spark, jvm)
     share(jvm, spark, catalog, open_catalog, configured, has_views=opened.has_views)
 
 
-def _opened(of_sides: Sequence[tuple[type[SqlCatalog], Any]], session: JavaObject) -> SqlCatalog:
-    """The catalog of these parts for a Java session, ours or one that was derived."""
+def _opened(side: CatalogSide, session: JavaObject) -> SqlCatalog:
+    """The catalog of a side for a Java session, ours or one that was derived."""
     from forebay.spark.reading.native import choose_scans
+    from forebay.spark.sql.catalog import SqlCatalog
 
-    sides = [kind(context.of_session(session)) for kind, context in of_sides]
-    choose_scans(sides[0].jvm, session)
-    if len(sides) == 1:
-        return sides[0]
-    if sides[1].has_views:
-        from forebay.spark.sql.views import MixedViewCatalog
+    choose_scans(side.context.jvm, session)
+    side = side.of_session(session)
+    if side.views is None:
+        return SqlCatalog(side)
+    from forebay.spark.sql.views import ViewCatalog
 
-        return MixedViewCatalog(*sides)
-    from forebay.spark.sql.mixed_catalog import MixedCatalog
-
-    return MixedCatalog(*sides)
+    return ViewCatalog(side)
 
 
 _ARGUMENTS = {"bootstrap.servers": "bootstrap_servers", "user": "user", "password": "password"}
@@ -191,11 +194,11 @@ def configured(jvm: Jvm, catalog: str, settings: Mapping[str, str]) -> Callable[
         from pyspark.sql import SparkSession as Session
 
         spark = Session(jvm.context, session)
-        of_sides = _sides(spark, catalog, options, **arguments)
+        side = _side(spark, catalog, options, **arguments)
         spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
         _run_workers_as_driver(spark)
         _register_formats(spark, jvm)
-        return _opened(of_sides, session)
+        return _opened(side, session)
 
     return open_catalog
 
@@ -219,13 +222,15 @@ def _register_formats(spark: SparkSession, jvm: Jvm) -> None:
     Python, which has no Forebay. The JVM's environment cannot be changed any more, so the formats are registered by
     their classes: such a format runs in the interpreter of the session's workers.
     """
-    if _runs_as_this(jvm.python_of_formats()):
+    from forebay.spark.jvm.session_state import format_interpreter, has_python_format
+
+    if _runs_as_this(format_interpreter(jvm)):
         return  # Spark finds them when it looks; to ask it now would cost the second that this takes
     from forebay.spark.datasource import ForebayDataSource
     from forebay.spark.lake_datasource import PaimonDataSource
 
     for source in (ForebayDataSource, PaimonDataSource):
-        if not jvm.knows_format(spark._jsparkSession, source.name()):
+        if not has_python_format(jvm, spark._jsparkSession, source.name()):
             spark.dataSource.register(source)
 
 

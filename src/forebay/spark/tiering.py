@@ -42,6 +42,7 @@ class SparkRunner:
     def run(
         self, tasks: Sequence[SplitTask], connection: Connection, control: RoundControl, on_result: OnResult
     ) -> None:
+        """Run `tasks` as one job. Raises the error of a task, and that of a cancelled round."""
         given_up = threading.Event()
         control.when_cancelled(given_up.set)
         try:

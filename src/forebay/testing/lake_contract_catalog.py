@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.codec.arrow_types import user_schema
+from forebay.codec.arrow.arrow_types import user_schema
 from forebay.lake.storage import LakeStorage
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound, UnsupportedOperation
-from forebay.codec.arrow_types import user_schema
+from forebay.codec.arrow.arrow_types import user_schema
 from forebay.lake.source import UNAWARE_BUCKET, LakeSource, SortedRecordReader
 from forebay.lake.storage import LakeStorage
 from forebay.metadata import types

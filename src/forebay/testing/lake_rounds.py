@@ -12,10 +12,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from forebay.codec.arrow_types import storage_schema, user_schema
+from forebay.codec.arrow.arrow_types import storage_schema, user_schema
 from forebay.codec.filters import bind, filter_rows
-from forebay.codec.log_batch import ChangeType
-from forebay.codec.rows import bucket_ids, bucket_key_encoder
+from forebay.codec.log.log_batch import ChangeType
+from forebay.codec.rows.buckets import bucket_ids
+from forebay.codec.rows.keys import bucket_key_encoder
 from forebay.lake.records import ChangeRows
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.lake.storage import LakeStorage

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.codec.arrow_types import user_schema
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.arrow.arrow_types import user_schema
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage

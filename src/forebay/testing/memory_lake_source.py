@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperation
-from forebay.codec.arrow_types import user_schema
+from forebay.codec.arrow.arrow_types import user_schema
 from forebay.codec.filters import bind, filter_rows
 from forebay.lake.source import (
     FilterResult,

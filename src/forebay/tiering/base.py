@@ -5,12 +5,12 @@ one, as a rule. Otherwise, in this order:
 
     a newer one      its worker died before it reported it: it is reported now
     an older one     others have rolled the lake table back: the older one is reported, in place of the one that was
-                     undone, and the round goes on from its offsets, so the rows come into the lake again
+                     undone, and the round continues from its offsets, so the rows are added to the lake again
     none, and the known one has expired       another snapshot is due, for readers
     none, and it was undone                   the table is empty again, so the round begins with the first record
 
-A table whose log does not have the undone rows any more is left as it is, and the round is refused: which rows are lost
-is said, and `forebay tiering repair` (`forebay.tiering.repair`) does what can be done.
+If the log does not have the undone rows any more, the table is not changed and the round is refused with the lost rows
+in its message; `forebay tiering repair` (`forebay.tiering.repair`) offers ways out.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InternalError, InvalidRequest
+from forebay.client.admin.lake import LakeTieringClient, TieringTable
+from forebay.client.admin.lake_history import is_same, known_before
+from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.connection import Connection
-from forebay.client.lake import LakeTieringClient, TieringTable
-from forebay.client.lake_history import is_same, known_before
-from forebay.client.log_epochs import log_epoch
-from forebay.client.planning import EARLIEST, list_offsets
+from forebay.client.reading.log_epochs import log_epoch
 from forebay.client.results import LakeSnapshot
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,
@@ -41,7 +41,7 @@ from forebay.lake.tiering import (
     whose_snapshot,
 )
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ Partitions = Mapping[TableBucket, Mapping[str, str] | None]
 
 @dataclass(frozen=True)
 class RoundBase:
-    """What a round builds on: a tiering snapshot, None if the lake has none, and the log offsets that the lake has.
+    """The base of a round: a tiering snapshot, None if the lake has none, and the log offsets that the lake has.
 
     `must_commit`: a snapshot is due without rows, too. `rolled_back`: these offsets are behind those that the cluster
     knows. The round's snapshot then takes the place of the one whose offsets have the name `replaces`.
@@ -71,9 +71,9 @@ class RoundBase:
     replaces: str | None = None
 
     @classmethod
-    def of(cls, known: LakeSnapshot, *, must_commit: bool = False) -> RoundBase:
+    def of(cls, snapshot: LakeSnapshot, *, must_commit: bool = False) -> RoundBase:
         """A snapshot that the cluster knows."""
-        return cls(known.snapshot_id, known.log_offsets, known.offsets_name, must_commit)
+        return cls(snapshot.snapshot_id, snapshot.log_offsets, snapshot.offsets_name, must_commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +103,22 @@ def agreed_base(
 ) -> RoundBase:
     """Return the base of a round, after what only the lake knows was reported to the cluster.
 
-    `accept_loss`: the round goes on without rows of a rolled back table that are lost.
+    `accept_loss`: the round continues without the lost rows of a rolled back table.
 
     Raises `InvalidRequest` (LOG_OFFSET_OUT_OF_RANGE) for a rolled back table whose rows are gone from the log,
     `Conflict` for a lake table of another stream table.
     """
-    known = newest_known(connection.admin, info)
-    context = CommitterContext(info, table.fence, None if known is None else known.snapshot_id)
+    recorded = newest_lake_snapshot(connection.admin, info)
+    context = CommitterContext(info, table.fence, None if recorded is None else recorded.snapshot_id)
     with closing(factory.create_committer(context)) as committer:
         newest = committer.get_missing_lake_snapshot(None)
-        if known is None:
+        if recorded is None:
             return RoundBase() if newest is None else _reported(connection, info, newest, None, partitions)
         if newest is None:
-            return _without_snapshot(connection, info, committer, known, partitions, accept_loss)
-        if newest.snapshot_id == known.snapshot_id and is_same(known, newest):
-            return RoundBase.of(known)
-        return _with_another(connection, info, committer, known, newest, partitions, accept_loss)
+            return _without_snapshot(connection, info, committer, recorded, partitions, accept_loss)
+        if newest.snapshot_id == recorded.snapshot_id and is_same(recorded, newest):
+            return RoundBase.of(recorded)
+        return _with_another(connection, info, committer, recorded, newest, partitions, accept_loss)
 
 
 # ---- the lake and the cluster disagree -----------------------------------------------------------------------------
@@ -128,39 +128,39 @@ def _with_another(
     connection: Connection,
     info: TableInfo,
     committer: LakeCommitter,
-    known: LakeSnapshot,
+    recorded: LakeSnapshot,
     newest: CommittedLakeSnapshot,
     partitions: Partitions,
     accept_loss: bool,
 ) -> RoundBase:
     """Return the base where the lake has another newest tiering snapshot than the cluster knows."""
-    found = known_before(connection.admin, info.path, known, newest)
-    if found is not None:
-        held = found.log_offsets
+    earlier = known_before(connection.admin, info.path, recorded, newest)
+    if earlier is not None:
+        held = earlier.log_offsets
         if not accept_loss:
-            check_log(connection, info, known, newest.snapshot_id, held, partitions)
-        if any(held.get(bucket, 0) < stop for bucket, stop in known.log_offsets.items()):
-            check_added_again(committer, info, known, newest.snapshot_id, held, partitions)
-            _tell_of_rollback(info, known, newest.snapshot_id)
+            check_log(connection, info, recorded, newest.snapshot_id, held, partitions)
+        if any(held.get(bucket, 0) < stop for bucket, stop in recorded.log_offsets.items()):
+            check_added_again(committer, info, recorded, newest.snapshot_id, held, partitions)
+            _log_rollback(info, recorded, newest.snapshot_id)
     try:
-        return _reported(connection, info, newest, known, partitions)
+        return _reported(connection, info, newest, recorded, partitions)
     except ForebayError:
-        again = newest_known(connection.admin, info)
-        if found is not None or again is None or not again.is_same(known):
+        again = newest_lake_snapshot(connection.admin, info)
+        if earlier is not None or again is None or not again.is_same(recorded):
             raise  # another worker was faster, or the cluster has a problem of its own
-        if not committer.was_undone(known.snapshot_id, known.offsets_name):
+        if not committer.was_undone(recorded.snapshot_id, recorded.offsets_name):
             raise  # the lake is ahead: the cluster was restored from a copy, and its logs are others now
         by_rows = held_by_rows(committer, partitions) or {}
-        if any(offset > known.log_offsets.get(bucket, 0) for bucket, offset in by_rows.items()):
+        if any(offset > recorded.log_offsets.get(bucket, 0) for bucket, offset in by_rows.items()):
             raise  # ahead all the same
-    return _from_rows(connection, info, committer, known, newest, partitions, accept_loss)
+    return _from_rows(connection, info, committer, recorded, newest, partitions, accept_loss)
 
 
 def _reported(
     connection: Connection,
     info: TableInfo,
     newest: CommittedLakeSnapshot,
-    known: LakeSnapshot | None,
+    recorded: LakeSnapshot | None,
     partitions: Partitions,
 ) -> RoundBase:
     """Report the lake's newest tiering snapshot to the cluster, in place of the one that it knows.
@@ -171,27 +171,27 @@ def _reported(
     path = _offsets_path(tiering, info, newest)
     _LOGGER.warning(
         "table %s: the newest lake snapshot is %d, and the cluster knows %s; reporting it now",
-        info.path, newest.snapshot_id, known and known.snapshot_id,
+        info.path, newest.snapshot_id, recorded and recorded.snapshot_id,
     )  # fmt: skip
     # Whether a union read may start there is not known; the round that follows commits a snapshot that says so.
     try:
         tiering.commit(
             info, newest.snapshot_id, path, earliest_to_keep=KEEP_ALL_PREVIOUS,
-            replaces=None if known is None else known.offsets_name,
+            replaces=None if recorded is None else recorded.offsets_name,
         )  # fmt: skip
     except (Conflict, InvalidRequest) as e:  # the cluster does not have the file of its offsets
         theirs = newest.properties.get(LOG_EPOCH_PROPERTY)
         epoch = log_epoch(connection, info, next(iter(partitions))) if partitions else None
         if theirs is None or epoch in (None, theirs):
             raise
-        before = "to before its first tiering snapshot" if known is None else f"to snapshot {known.snapshot_id}"
+        before = "to before its first tiering snapshot" if recorded is None else f"to snapshot {recorded.snapshot_id}"
         raise Conflict(
             f"the lake table of {info.path} holds snapshot {newest.snapshot_id}, which was tiered from logs of epoch "
             f"{theirs}. Those of this server are of epoch {epoch} and do not have all of its rows: the server was "
             "restored from an older copy, and the lake was not. Nothing was tiered. Restore the lake of the same time, "
             f"or roll its table back {before}, the newest that this server knows (docs/how-to/back-up.md)"
         ) from e
-    reported = newest_known(connection.admin, info)
+    reported = newest_lake_snapshot(connection.admin, info)
     if reported is None:
         raise InternalError(f"the cluster does not know lake snapshot {newest.snapshot_id} of {info.path} that it took")
     return RoundBase.of(reported, must_commit=True)
@@ -201,32 +201,32 @@ def _without_snapshot(
     connection: Connection,
     info: TableInfo,
     committer: LakeCommitter,
-    known: LakeSnapshot,
+    recorded: LakeSnapshot,
     partitions: Partitions,
     accept_loss: bool,
 ) -> RoundBase:
     """Return the base where the lake has no tiering snapshot, and the cluster knows one."""
-    if not committer.was_undone(known.snapshot_id, known.offsets_name):
-        expired = not committer.has_snapshot(known.snapshot_id)
+    if not committer.was_undone(recorded.snapshot_id, recorded.offsets_name):
+        expired = not committer.has_snapshot(recorded.snapshot_id)
         if expired:
             _LOGGER.warning(
                 "table %s: lake snapshot %d was expired by another process although readers need it; creating another "
-                "one", info.path, known.snapshot_id,
+                "one", info.path, recorded.snapshot_id,
             )  # fmt: skip
-        return RoundBase.of(known, must_commit=expired)
+        return RoundBase.of(recorded, must_commit=expired)
     if committer.has_rows():
-        return _from_rows(connection, info, committer, known, None, partitions, accept_loss)
+        return _from_rows(connection, info, committer, recorded, None, partitions, accept_loss)
     if not accept_loss:
-        check_log(connection, info, known, None, {}, partitions)
-    _tell_of_rollback(info, known, None)
-    return RoundBase(must_commit=True, rolled_back=True, replaces=known.offsets_name)
+        check_log(connection, info, recorded, None, {}, partitions)
+    _log_rollback(info, recorded, None)
+    return RoundBase(must_commit=True, rolled_back=True, replaces=recorded.offsets_name)
 
 
 def _from_rows(
     connection: Connection,
     info: TableInfo,
     committer: LakeCommitter,
-    known: LakeSnapshot,
+    recorded: LakeSnapshot,
     newest: CommittedLakeSnapshot | None,
     partitions: Partitions,
     accept_loss: bool,
@@ -236,28 +236,28 @@ def _from_rows(
     held = held_by_rows(committer, partitions)
     if held is None:
         raise InvalidRequest(
-            f"{_rolled_back(info, known, snapshot_id)}. The log offsets of that state are not known any more, and its "
-            f"rows do not have them (columns __bucket and __offset). {_REMEDY.format(path=info.path)}",
+            f"{_rolled_back(info, recorded, snapshot_id)}. The log offsets of that state are not known any more, and "
+            f"its rows do not have them (columns __bucket and __offset). {_REMEDY.format(path=info.path)}",
             ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
         )
     if not accept_loss:
-        check_log(connection, info, known, snapshot_id, held, partitions)
-    _tell_of_rollback(info, known, snapshot_id)
+        check_log(connection, info, recorded, snapshot_id, held, partitions)
+    _log_rollback(info, recorded, snapshot_id)
     name = None if newest is None else offsets_name(newest.properties)
-    return RoundBase(snapshot_id, held, name, must_commit=True, rolled_back=True, replaces=known.offsets_name)
+    return RoundBase(snapshot_id, held, name, must_commit=True, rolled_back=True, replaces=recorded.offsets_name)
 
 
-def _tell_of_rollback(info: TableInfo, known: LakeSnapshot, snapshot_id: int | None) -> None:
-    _LOGGER.warning("%s; the rows since then come into the lake again", _rolled_back(info, known, snapshot_id))
+def _log_rollback(info: TableInfo, recorded: LakeSnapshot, snapshot_id: int | None) -> None:
+    _LOGGER.warning("%s; the rows since then come into the lake again", _rolled_back(info, recorded, snapshot_id))
 
 
 # ---- offsets --------------------------------------------------------------------------------------------------------
 
 
 def held_by_rows(committer: LakeCommitter, partitions: Partitions) -> dict[TableBucket, int] | None:
-    """Return how much of each log the lake table has, by its rows; None if they do not tell.
+    """Return how much of each log the lake table has, by its rows; None if the rows have no log offsets.
 
-    It may be less than what the lake really has, which does no harm to a table with a primary key: its changes are
+    It may be less than the lake really has. That is harmless for a table with a primary key, whose changes are
     applied again.
     """
     held = committer.held_offsets()
@@ -284,7 +284,7 @@ def added_again(
 def check_added_again(
     committer: LakeCommitter,
     info: TableInfo,
-    known: LakeSnapshot,
+    recorded: LakeSnapshot,
     snapshot_id: int,
     held: Mapping[TableBucket, int],
     partitions: Partitions,
@@ -293,8 +293,8 @@ def check_added_again(
     buckets = added_again(committer, info, held, partitions)
     if buckets:
         raise InvalidRequest(
-            f"{_rolled_back(info, known, snapshot_id)}, and some of the rows since then were added to it again, as by "
-            f"a cherry-pick: rows of bucket {', '.join(map(str, buckets[:_SHOWN]))}. A round would add them twice. "
+            f"{_rolled_back(info, recorded, snapshot_id)}, and some of the rows since then were added to it again, as "
+            f"by a cherry-pick: rows of bucket {', '.join(map(str, buckets[:_SHOWN]))}. A round would add them twice. "
             f"{_REMEDY.format(path=info.path)}"
         )
 
@@ -302,13 +302,13 @@ def check_added_again(
 def lost_records(
     connection: Connection,
     info: TableInfo,
-    known: LakeSnapshot,
+    recorded: LakeSnapshot,
     held: Mapping[TableBucket, int],
     partitions: Partitions,
 ) -> list[LostRecords]:
-    """Return the records that the lake had as of `known`, and that neither a lake with the offsets `held` nor the
+    """Return the records that the lake had as of `recorded`, and that neither a lake with the offsets `held` nor the
     stream has now."""
-    behind = {b: stop for b, stop in known.log_offsets.items() if held.get(b, 0) < stop}
+    behind = {b: stop for b, stop in recorded.log_offsets.items() if held.get(b, 0) < stop}
     in_log = [b for b in behind if b in partitions and (b in held or not info.has_primary_key)]
     earliest = list_offsets(connection.cluster, info, in_log, EARLIEST) if in_log else {}
     lost = []
@@ -324,38 +324,38 @@ def lost_records(
 def check_log(
     connection: Connection,
     info: TableInfo,
-    known: LakeSnapshot,
+    recorded: LakeSnapshot,
     snapshot_id: int | None,
     held: Mapping[TableBucket, int],
     partitions: Partitions,
 ) -> None:
     """Raise `InvalidRequest` (LOG_OFFSET_OUT_OF_RANGE) if records were lost by a rollback to `snapshot_id`."""
-    lost = lost_records(connection, info, known, held, partitions)
+    lost = lost_records(connection, info, recorded, held, partitions)
     if lost:
         shown = ", ".join(map(str, lost[:_SHOWN])) + (f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
         raise InvalidRequest(
-            f"{_rolled_back(info, known, snapshot_id)}, and the log does not have all rows since then any more: it "
+            f"{_rolled_back(info, recorded, snapshot_id)}, and the log does not have all rows since then any more: it "
             f"lacks records {shown}. {_REMEDY.format(path=info.path)}",
             ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
         )
 
 
-def _rolled_back(info: TableInfo, known: LakeSnapshot, snapshot_id: int | None) -> str:
+def _rolled_back(info: TableInfo, recorded: LakeSnapshot, snapshot_id: int | None) -> str:
     to = "a state without any round" if snapshot_id is None else f"snapshot {snapshot_id}"
-    return f"the lake table of {info.path} was rolled back by others, from snapshot {known.snapshot_id} to {to}"
+    return f"the lake table of {info.path} was rolled back by others, from snapshot {recorded.snapshot_id} to {to}"
 
 
-def _offsets_path(tiering: LakeTieringClient, info: TableInfo, found: CommittedLakeSnapshot) -> str:
+def _offsets_path(tiering: LakeTieringClient, info: TableInfo, snapshot: CommittedLakeSnapshot) -> str:
     """Return the path of a snapshot's offsets. Raises `Conflict` if the snapshot does not belong to this table."""
-    held = found.properties.get(OFFSETS_PROPERTY)
-    if not belongs_to(found.properties, info) or held is None:
-        whose = whose_snapshot(found.properties) if held is not None else "a writer that recorded no log offsets"
+    held = snapshot.properties.get(OFFSETS_PROPERTY)
+    if not belongs_to(snapshot.properties, info) or held is None:
+        whose = whose_snapshot(snapshot.properties) if held is not None else "a writer that recorded no log offsets"
         raise Conflict(
-            f"the lake table of {info.path} (table id {info.table_id}) holds snapshot {found.snapshot_id} of "
+            f"the lake table of {info.path} (table id {info.table_id}) holds snapshot {snapshot.snapshot_id} of "
             f"{whose}; drop the lake table, or create the stream table under another name",
             ErrorCode.LAKE_TABLE_ALREADY_EXIST,
         )
-    inline = inline_offsets(found.properties)
+    inline = inline_offsets(snapshot.properties)
     if inline is not None:  # Fluss 0.8 kept the offsets themselves there
         return tiering.prepare(info, inline.offsets)
     return held

@@ -48,7 +48,7 @@ class RoundControl:
         self._listeners: list[Callable[[], None]] = []
         self._lock = threads.lock()
 
-    # ---- cutting: what was read is committed ------------------------------------------------------------------------
+    # ---- cutting: the rows read so far are committed ----------------------------------------------------------------
 
     def cut(self) -> None:
         """Stop reading logs; what has been read is committed."""

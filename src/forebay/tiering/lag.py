@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.base.errors import ErrorCode, NotFound
-from forebay.client.admin import Admin
+from forebay.client.admin.admin import Admin
+from forebay.client.cluster.buckets import plan_buckets
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.connection import Connection
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, plan_buckets
 from forebay.client.results import LakeSnapshot
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 
@@ -35,10 +36,10 @@ def table_lag(connection: Connection, path: str | TablePath, buckets_max: int | 
     info = connection.cluster.table_info(TablePath.parse(path))
     buckets = plan_buckets(connection.cluster, info)
     latest = list_offsets(connection.cluster, info, buckets, LATEST)
-    known = newest_known(connection.admin, info)
-    tiered = {} if known is None else known.log_offsets
+    snapshot = newest_lake_snapshot(connection.admin, info)
+    tiered = {} if snapshot is None else snapshot.log_offsets
     behind = {bucket: end for bucket, end in latest.items() if end > tiered.get(bucket, 0)}
-    snapshot_id = None if known is None else known.snapshot_id
+    snapshot_id = None if snapshot is None else snapshot.snapshot_id
     records = sum(end - tiered.get(bucket, 0) for bucket, end in behind.items())
     if buckets_max is not None and len(behind) > buckets_max:
         return TableLag(info.path, snapshot_id, records, None)
@@ -54,7 +55,7 @@ def table_lag(connection: Connection, path: str | TablePath, buckets_max: int | 
     )
 
 
-def newest_known(admin: Admin, info: TableInfo) -> LakeSnapshot | None:
+def newest_lake_snapshot(admin: Admin, info: TableInfo) -> LakeSnapshot | None:
     """Return the newest lake snapshot that the cluster knows; None if it knows none."""
     try:
         return admin.lake_snapshot(info.path)

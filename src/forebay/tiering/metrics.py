@@ -20,6 +20,7 @@ class TieringMetrics(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
+        """The metric families, as the Prometheus client requests them."""
         status = self._service.status()
         rounds = CounterMetricFamily("forebay_tiering_rounds", "finished rounds", labels=_LABELS)
         failures = CounterMetricFamily("forebay_tiering_failures", "failed rounds", labels=_LABELS)

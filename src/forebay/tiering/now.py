@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InternalError
+from forebay.client.admin.lake import TieringTable
 from forebay.client.connection import Connection
 from forebay.client.display import Listing
-from forebay.client.lake import TieringTable
 from forebay.lake.tiering import EPOCH_PROPERTY, CommitterContext
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.tiering.control import RoundControl
@@ -58,16 +58,16 @@ def tier_table(
     control: RoundControl | None = None,
 ) -> RoundReport:
     """Run one round of one table now; return its report. A round that a service overtakes is retried a few times."""
-    chosen, lake = TablePath.parse(path), lake or TieringLake()
+    table_path, lake = TablePath.parse(path), lake or TieringLake()
     for attempt in range(1, OVERTAKEN_MAX + 1):
-        info = connection.cluster.table_info(chosen)
+        info = connection.cluster.table_info(table_path)
         table = as_if_handed_out(connection, info, lake)
         try:
             return run_round(connection, table, runner or ThreadRunner(), control or RoundControl(), lake)
         except ForebayError as e:
             if e.code != ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION or attempt == OVERTAKEN_MAX:
                 raise
-            _LOGGER.info("table %s: another worker was faster; retrying the round", chosen)
+            _LOGGER.info("table %s: another worker was faster; retrying the round", table_path)
     raise InternalError("a round was neither done nor failed")
 
 
@@ -95,13 +95,13 @@ def tier_now(
 
     `on_outcome` is called for each as it ends, in the thread of its round.
     """
-    chosen: Iterable[str | TablePath] = lake_tables(connection) if paths is None else paths
-    tables = list(dict.fromkeys(TablePath.parse(path) for path in chosen))
+    selection: Iterable[str | TablePath] = lake_tables(connection) if paths is None else paths
+    tables = list(dict.fromkeys(TablePath.parse(path) for path in selection))
 
     def tier(path: TablePath) -> TierOutcome:
         try:
             outcome = TierOutcome(path, tier_table(connection, path, runner, lake))
-        except Exception as e:  # noqa: BLE001 - the others go on
+        except Exception as e:  # noqa: BLE001 - the other tables continue
             outcome = TierOutcome(path, error=e)
         if on_outcome is not None:
             on_outcome(outcome)

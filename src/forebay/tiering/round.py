@@ -9,8 +9,8 @@
 
 A round that dies before `commit` has changed nothing: its files belong to no snapshot, and the lake's own clean-up
 finds them. One that dies between `commit` and `tell` leaves a snapshot that the cluster does not know; the next plan
-asks the lake for it first, reports it to the cluster, and continues from its offsets. So no row is lost, and none is
-written twice. Two rounds of one table never both commit: the lake refuses the one whose base is no longer the newest
+asks the lake for it first, reports it to the cluster, and continues from its offsets. So each row is written exactly
+once. Two rounds of one table never both commit: the lake refuses the one whose base is no longer the newest
 snapshot (`forebay.lake.tiering.check_base`).
 
 The lake table may be rolled back by others (`forebay.tiering.base`): the plan then takes up the offsets of the
@@ -29,13 +29,15 @@ from typing import TypeAlias
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, OutcomeUnknown
+from forebay.client.admin.lake import LakeTieringClient, TieringTable
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
-from forebay.client.lake import LakeTieringClient, TieringTable
-from forebay.client.log_epochs import log_epoch
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
+from forebay.client.reading.log_epochs import log_epoch
+from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.client.settings import Settings
-from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
-from forebay.lake.storage import LakeStorage, create_lake_storage
+from forebay.lake.formats import create_lake_storage
+from forebay.lake.storage import LakeStorage
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,
     LOG_EPOCH_PROPERTY,
@@ -45,7 +47,7 @@ from forebay.lake.tiering import (
     LakeCommitter,
     LakeTieringFactory,
 )
-from forebay.metadata.table import TableBucket, TableInfo, lake_options, option_value
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.tiering.base import RoundBase, agreed_base
 from forebay.tiering.control import RoundControl
 from forebay.tiering.report import RoundReport
@@ -80,7 +82,7 @@ class TieringLake:
         name = info.descriptor.lake_format
         if not info.lake_enabled or name is None:
             raise InvalidRequest(f"table {info.path} is not tiered: 'table.datalake.enabled' is not true")
-        options = {**lake_options(info), **dict(settings.lake_options), **self.options}
+        options = {**info.lake_options(), **dict(settings.lake_options), **self.options}
         return self.create_storage(name, options)
 
 
@@ -131,6 +133,7 @@ def plan_round(
 
 
 def same_table(connection: Connection, table: TieringTable) -> TableInfo:
+    """Return the current description of the table. Raises `NotFound` if it was dropped, even if it was recreated."""
     info = connection.cluster.table_info(table.path)
     if info.table_id != table.table_id:
         raise NotFound(
@@ -208,7 +211,7 @@ def run_round(
     began = clock.monotonic()
     control.on_phase("planning")
     planned = plan_round(connection, table, lake)
-    control.begin(option_value(planned.info.descriptor, "table.datalake.freshness"))
+    control.begin(planned.info.descriptor.option("table.datalake.freshness"))
     control.reached("planned")
     results = write_round(connection, planned, runner, control, ids)
     report = commit_round(connection, planned, results, control, clock)
@@ -254,7 +257,7 @@ def write_round(
 
 
 def _pinned(connection: Connection, planned: TieringRound) -> TableSnapshot | None:
-    """Return a snapshot of all buckets whose current rows are to be written; None if each is read as it is.
+    """Return a snapshot of all buckets whose current rows are to be written; None to read current states.
 
     So the first lake snapshot of a table is a state that the table really had, across buckets, and a retried task reads
     the same rows. It is leased, and reads renew the lease. Without one (a Fluss cluster has none; the server has too
@@ -319,7 +322,7 @@ def commit_round(
         report = replace(report, snapshot_id=committed.snapshot_id, lake_bytes=stats.file_bytes, lake_rows=stats.rows)
         report = _with_lag(report, connection, planned, ends, clock)
         control.on_phase("maintaining")
-        # By the committer of the round, which knows what the round has changed.
+        # By the committer of the round, which knows the changed buckets.
         report = replace(report, maintenance_error=_maintain(committer, planned))
     finally:
         committer.close()

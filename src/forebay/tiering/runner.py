@@ -23,8 +23,8 @@ class SplitRunner(Protocol):
     ) -> None:
         """Write all splits; `on_result` is called once for each, in the caller's thread.
 
-        If one fails, or `control` is cancelled, the others are ended, and the error is raised when none is running any
-        more: aborting the results passed to `on_result` is then up to the caller.
+        If one fails, or `control` is cancelled, the others are ended, and the error is raised when all have stopped.
+        The caller then aborts the results that were passed to `on_result`.
         """
         ...
 

@@ -10,7 +10,7 @@ and failed rounds, and requests tables while there is capacity. Each round has a
 Failures: a table whose round has failed is kept for a pause that doubles with each failure, and only then returned, so
 that the others have their turn in between. A table that the cluster has taken away (assigned to another worker,
 forgotten in a restart, dropped) is abandoned immediately, and its files are removed. A round is cut when the table's
-freshness has passed: what was read is committed, and the table queues again for the rest.
+freshness has passed: the rows read so far are committed, and the table queues again for the rest.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest, Unavailable
 from forebay.base.retrying import backoff
+from forebay.client.admin.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable
 from forebay.client.connection import Connection
-from forebay.client.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable
 from forebay.metadata.table import TablePath
 from forebay.tiering.control import Reached, RoundControl, nothing_happens
 from forebay.tiering.report import RoundReport
@@ -44,9 +44,9 @@ _LOGGER = logging.getLogger(__name__)
 TABLES_MAX = 4
 POLL_SECONDS = 1.0
 HEARTBEAT_RETRY_SECONDS = 2.0
-"""How long one heartbeat is retried: the next one follows soon, and `status` should tell of the outage."""
+"""How long one heartbeat is retried: the next one follows soon, and `status` should report the outage."""
 OVERDUE_SECONDS = 5.0
-"""How long a heartbeat may wait for its answer before `status` tells of it."""
+"""How long a heartbeat may wait for its answer before `status` reports it."""
 PAUSE_FIRST_SECONDS = 1.0
 PAUSE_MAX_SECONDS = 60.0
 TABLES_REMEMBERED = 10_000
@@ -224,7 +224,7 @@ class TieringService:
             heartbeat = self._tiering.heartbeat(
                 working, finished, failed, request=request, retry_seconds=HEARTBEAT_RETRY_SECONDS
             )
-        except Exception as e:  # noqa: BLE001 - rounds go on, and the next heartbeat may get through
+        except Exception as e:  # noqa: BLE001 - rounds continue, and the next heartbeat may succeed
             if self._connection.closed:  # to stop without the cluster: what is wrong was known before
                 self._cluster_error = self._cluster_error or self._unanswered()
                 return False
@@ -362,13 +362,13 @@ class TieringService:
         else:
             _LOGGER.exception("a round of table %s failed", path, exc_info=error)
         with self._lock:
-            kept = self._jobs.get(job.table.table_id) is job
+            is_current = self._jobs.get(job.table.table_id) is job
             record = self._records[path]
             record.failures_in_a_row += 1
             pause = backoff(record.failures_in_a_row, PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS)
             record.status = replace(
                 record.status,
-                phase="pausing" if kept else "waiting",
+                phase="pausing" if is_current else "waiting",
                 failures=record.status.failures + 1,
                 last_error=str(error),
             )

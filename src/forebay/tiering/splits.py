@@ -2,7 +2,7 @@
 
 A *log split* is the range [start, stop) of a bucket's log. A *snapshot split* is all current rows of a bucket of a
 primary-key table at one log offset: the first round of such a bucket. They are those of a table snapshot, if the round
-has one; otherwise they are read as they are, and the offset is only known then.
+has one; otherwise the bucket is read in its current state, whose offset is known only then.
 
 Rules:
 - A split's `TableInfo` is at least as new as every row in its range, so no column is lost (see `plan_round`). A
@@ -27,12 +27,12 @@ import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
-from forebay.client.live_scan import bucket_scan
-from forebay.client.planning import list_partitions
-from forebay.client.table_snapshot import TableSnapshot
+from forebay.client.reading.live_source import bucket_scan
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import array_of, integers
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import LakeTieringFactory, LakeWriter, WriterContext
 from forebay.metadata.table import TableBucket, TableInfo
@@ -52,7 +52,7 @@ _MAY_BE_GONE = (
     ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
     ErrorCode.TABLE_NOT_EXIST,
 )
-_BEGIN_ANEW = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
+_SNAPSHOT_LOST = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
 _METADATA = ("change_type", "offset", "timestamp")
 
 
@@ -82,7 +82,7 @@ class TieringSplit:
 class SplitTask:
     """A split with everything that a worker needs except a connection. Picklable.
 
-    `pinned` is the table snapshot that a snapshot split is read from; without one the bucket is read as it is.
+    `pinned` is the table snapshot that a snapshot split is read from; without one the current rows are read.
     """
 
     info: TableInfo
@@ -97,7 +97,7 @@ class SplitTask:
 class SplitResult:
     """The result of a split. Picklable.
 
-    `end_offset` is the log end offset of what was written; None if the partition is `gone`. `written` is the writer's
+    `end_offset` is the end offset of the written records; None if the partition is `gone`. `written` is the writer's
     result, None without rows. `read_bytes` are Arrow bytes; timestamps are the oldest and the newest commit time of a
     log's records in milliseconds. `was_cut`: there are more records below the split's stop offset.
     """
@@ -131,8 +131,8 @@ def write_split(
     """Write a split's rows into lake files; return the result. `check` is called now and then; its errors end the work.
 
     Transient failures, and scans that the server has ended, are retried a few times. A table snapshot whose lease has
-    expired, or whose server has restarted, does not come back: the bucket is then read as it is, with the log offset
-    that belongs to these rows. After an error, no files of this call are left behind.
+    expired, or whose server has restarted, does not come back: the current rows are then read, with the log
+    offset that belongs to them. After an error, no files of this call are left behind.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         writing = _Writing(task, f"{task.attempt}-{attempt}", connection, should_cut, check, clock)
@@ -142,9 +142,9 @@ def write_split(
             writing.abort()
             if e.code in _MAY_BE_GONE and _is_gone(connection, task):
                 return SplitResult(task.split.bucket, None)
-            if attempt == ATTEMPTS_MAX or not (isinstance(e, Unavailable) or e.code in _BEGIN_ANEW):
+            if attempt == ATTEMPTS_MAX or not (isinstance(e, Unavailable) or e.code in _SNAPSHOT_LOST):
                 raise
-            if e.code in _BEGIN_ANEW:
+            if e.code in _SNAPSHOT_LOST:
                 task = replace(task, pinned=None)
         except BaseException:
             writing.abort()
@@ -157,13 +157,13 @@ def _is_gone(connection: Connection, task: SplitTask) -> bool:
     info, bucket = task.info, task.split.bucket
     current = connection.cluster.table_info(info.path)
     if current.table_id != info.table_id:
-        raise _made_anew(current)
+        raise _table_recreated(current)
     if bucket.partition_id is None:
         return False
     return bucket.partition_id not in {p.partition_id for p in list_partitions(connection.cluster, info.path)}
 
 
-def _made_anew(current: TableInfo) -> NotFound:
+def _table_recreated(current: TableInfo) -> NotFound:
     return NotFound(f"table {current.path} was dropped and recreated while it was tiered", ErrorCode.TABLE_NOT_EXIST)
 
 
@@ -271,10 +271,11 @@ class _Writing:
 
     def _copy_pinned(self, snapshot: TableSnapshot) -> int:
         """Write the rows of the bucket in the table snapshot; return their log offset."""
-        scan = snapshot.on(self.connection).scan_bucket(self.task.split.bucket)
-        for batch in scan:
-            self._write_current(self.task.info, batch, scan.log_offset)
-        return scan.log_offset
+        bucket = self.task.split.bucket
+        log_offset = snapshot.log_offsets[bucket]
+        for batch in snapshot.on(self.connection).scan_bucket(bucket):
+            self._write_current(self.task.info, batch, log_offset)
+        return log_offset
 
     def _write_current(self, info: TableInfo, batch: pa.RecordBatch, log_offset: int) -> None:
         """Write rows as inserted by the last change below `log_offset`."""
@@ -310,7 +311,7 @@ class _Writing:
 
     def _same_table(self, current: TableInfo) -> TableInfo:
         if current.table_id != self.task.info.table_id:
-            raise _made_anew(current)
+            raise _table_recreated(current)
         return current
 
 

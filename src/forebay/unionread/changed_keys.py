@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.client.views import array_of, integers
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.key_index import KeyIndex, distinct_numbers
-from forebay.codec.rows import KeyEncoder, primary_key_encoder
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.kv.key_index import KeyIndex, distinct_numbers
+from forebay.codec.rows.keys import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.tail import changes
 

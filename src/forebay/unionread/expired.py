@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from forebay.base.errors import ErrorCode, NotFound
-from forebay.client.admin import Admin
-from forebay.client.lake_history import known_before
+from forebay.client.admin.admin import Admin
+from forebay.client.admin.lake_history import known_before
 from forebay.client.results import LakeSnapshot
 from forebay.lake.source import LakeSource, LakeSplit, Planner
 from forebay.lake.tiering import has_offsets

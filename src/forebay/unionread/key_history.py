@@ -16,13 +16,15 @@ import pyarrow as pa
 
 from forebay.api.texts import keys_of
 from forebay.base.errors import ErrorCode, NotFound
-from forebay.client.admin import Admin
-from forebay.client.key_filter import possible_buckets
-from forebay.client.planning import EARLIEST, LATEST, list_offsets
+from forebay.client.admin.admin import Admin
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.reading.key_filter import possible_buckets
 from forebay.client.table import Table
+from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate, all_of, col
 from forebay.metadata.table import TableBucket
-from forebay.unionread.planning import lake_of, readable_snapshot
+from forebay.unionread.open_lakes import lake_of
+from forebay.unionread.planning import readable_snapshot
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class KeyHistory:
         if table.info.is_partitioned:
             values = self._keys.to_pylist()[0]
             partitions = [{name: values[name] for name in table.info.descriptor.partition_keys}]
-        possible = possible_buckets(table.info, self._predicate, table.buckets(partitions))
+        possible = possible_buckets(RowView(table.info, (), self._predicate), table.buckets(partitions))
         if not possible:
             raise NotFound(f"table {table.path} has no partition for key {self._key}")
         return possible[0]

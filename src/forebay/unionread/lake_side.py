@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from forebay.base.errors import InternalError
 from forebay.client.views import RowView, rows_without_columns
-from forebay.codec.arrow_types import arrow_type, storage_schema
-from forebay.codec.cast import conform_array
+from forebay.codec.arrow.arrow_types import arrow_type, storage_schema
+from forebay.codec.casting.conform import conform_array
 from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader
-from forebay.metadata.predicate import Compound, CompoundFunction, Predicate, all_of
+from forebay.metadata.plain_types import is_plain
+from forebay.metadata.predicate import Predicate, all_of, conjuncts
 from forebay.metadata.table import Column, TableInfo
-from forebay.metadata.types import TypeRoot, is_plain
+from forebay.metadata.types import TypeRoot
 
 
 @dataclass(frozen=True)
@@ -109,21 +110,6 @@ def _holds(lake: pa.DataType, column: Column) -> bool:
     if pa.types.is_fixed_size_binary(stream):
         return bool(pa.types.is_binary(lake) or lake.equals(stream))
     return bool(lake.equals(stream))
-
-
-def conjuncts(predicate: Predicate | None) -> tuple[Predicate, ...]:
-    """Return the conjuncts of a filter, none of which is itself a conjunction."""
-    if predicate is None:
-        return ()
-    found: list[Predicate] = []
-    pending = [predicate]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, Compound) and part.function is CompoundFunction.AND:
-            pending.extend(reversed(part.children))
-        else:
-            found.append(part)
-    return tuple(found)
 
 
 def on_columns(predicate: Predicate | None, names: Sequence[str]) -> Predicate | None:

@@ -14,8 +14,8 @@ from itertools import chain, islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.codec.cast import conform_array
-from forebay.codec.rows import KeyEncoder
+from forebay.codec.casting.conform import conform_array
+from forebay.codec.rows.keys import KeyEncoder
 from forebay.lake.source import KeyOrder, SortedRecordReader
 from forebay.unionread.tail import Tail
 

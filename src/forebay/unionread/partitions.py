@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.client.planning import PartitionSelector, partition_texts
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.filters import bind, mask
+from forebay.client.cluster.partitions import PartitionSelector, partition_texts
+from forebay.client.views import RowView
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.filters import columns_of, conjuncts, join, mask
 from forebay.metadata.partitions import partition_name, partition_text, partition_value
-from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import PartitionInfo, TableInfo
 from forebay.metadata.types import TypeRoot
 from forebay.unionread.lake_side import on_columns
@@ -36,18 +36,18 @@ class PartitionFilter:
 
     def __init__(
         self,
-        info: TableInfo,
+        view: RowView,
         selectors: Sequence[PartitionSelector] | PartitionSelector | None,
-        predicate: Predicate | None,
     ) -> None:
+        info = view.info
         keys = info.descriptor.partition_keys
         if selectors is not None and not keys:
             raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
         self._columns = [info.schema.column(key) for key in keys]
         self._chosen = None if selectors is None else [_chosen(info, s) for s in _listed(selectors)]
-        self.predicate = on_columns(predicate, keys) if keys else None
+        self.predicate = on_columns(view.predicate, keys) if keys else None
         """The part of the filter that only refers to partition keys."""
-        self._bound = None if self.predicate is None else bind(self.predicate, self._columns)
+        self._bound = join([part for part in conjuncts(view.bound) if columns_of(part) <= set(keys)]) if keys else None
 
     def covers(self, values: Values) -> bool:
         """Return whether the partition may have matching rows."""

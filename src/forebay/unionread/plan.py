@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from forebay.lake.source import LakeSplit
-from forebay.metadata.predicate import Predicate, predicate_text
+from forebay.metadata.predicate import Predicate, conjuncts, predicate_text
 from forebay.metadata.table import TableBucket
-from forebay.unionread.lake_side import conjuncts
-from forebay.unionread.reading import (
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import (
     KeyLookupSplit,
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
-    UnionReader,
     UnionSplit,
 )
 
@@ -159,7 +158,7 @@ def _head(plan: UnionPlan) -> Iterator[str]:
 
 
 def _filters(plan: UnionPlan) -> Iterator[str]:
-    parts = conjuncts(plan.reader.predicate)
+    parts = conjuncts(plan.reader.view.predicate)
     if not parts:
         return
     yield f"filter: {' AND '.join(map(predicate_text, parts))}"

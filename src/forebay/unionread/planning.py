@@ -6,38 +6,38 @@ lake's planner skips because of a filter moves nothing: the snapshot's offsets d
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.client.admin import Admin
-from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, fixes_keys, list_offsets, list_partitions
+from forebay.base.errors import Conflict, ErrorCode, ForebayError, NotFound, UnsupportedOperation
+from forebay.client.admin.admin import Admin
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import PartitionSelector, list_partitions
+from forebay.client.reading.planning import fixes_keys
 from forebay.client.results import LakeSnapshot
-from forebay.client.session import Session
 from forebay.client.views import RowView
-from forebay.lake.kept import Kept
-from forebay.lake.source import LakeSource, LakeSplit, Planner
-from forebay.lake.storage import LakeStorage, create_lake_storage
+from forebay.lake.source import LakeSplit, Planner
+from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, lake_options
+from forebay.metadata.table import PartitionInfo, TableBucket
 from forebay.unionread.expired import check_stream_is_complete, planner_of, stand_in_for
-from forebay.unionread.lake_side import LakeSide, merge_columns
+from forebay.unionread.lake_side import LakeSide
+from forebay.unionread.open_lakes import OpenLakes
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
 from forebay.unionread.plan import PlanFacts, UnionPlan
-from forebay.unionread.reading import (
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import (
     KeyLookupSplit,
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
-    UnionReader,
     UnionSplit,
 )
 
 if TYPE_CHECKING:
-    from forebay.client.key_filter import KeyFilter
-    from forebay.client.key_reader import BucketKeys
+    from forebay.client.reading.key_filter import KeyFilter
+    from forebay.client.reading.key_plan import BucketKeys
     from forebay.client.table import Table
 
 _PLANNINGS = 3
@@ -71,8 +71,27 @@ def plan_union(
     servers have all rows of their buckets; their log offsets are then unknown. Raises `NotFound` and `InvalidRequest`
     as `Table.scan` does, and `Conflict` for a handle of a table that was recreated.
     """
+    return plan_view(
+        table, RowView(table.info, columns, filter), limit, stop,
+        partitions=partitions, storage=storage, lake_only=lake_only, ordered=ordered, look_up=look_up,
+    )  # fmt: skip
+
+
+def plan_view(
+    table: Table,
+    view: RowView,
+    limit: int | None = None,
+    stop: Mapping[TableBucket, int] | None = None,
+    *,
+    partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+    storage: LakeStorage | None = None,
+    lake_only: bool = False,
+    ordered: bool = False,
+    look_up: bool = False,
+) -> UnionPlan:
+    """Return the same plan as `plan_union` of the columns and the filter of `view`."""
     for attempt in range(_PLANNINGS):
-        planning = _Planning(table, columns, filter, limit, stop, partitions, ordered, look_up)
+        planning = _Planning(table, view, limit, stop, partitions, ordered, look_up)
         try:
             return planning.plan(storage, lake_only)
         except ForebayError as e:
@@ -83,8 +102,7 @@ def plan_union(
 
 def plan_known(
     table: Table,
-    columns: Sequence[str] | None,
-    predicate: Predicate | None,
+    view: RowView,
     limit: int | None,
     partitions: Sequence[PartitionSelector] | PartitionSelector | None,
     *,
@@ -103,7 +121,7 @@ def plan_known(
     read from a table snapshot that ends at `stop`. `identity` is what names a lake snapshot that a user named by its
     number (`forebay.lake.source.Planner.identity`), from when that was looked up; None without.
     """
-    planning = _Planning(table, columns, predicate, limit, stop, partitions, ordered=False, look_up=False)
+    planning = _Planning(table, view, limit, stop, partitions, ordered=False, look_up=False)
     planning.within_stop, planning.from_snapshot, planning.identity = within_stop, from_snapshot, identity
     return planning.plan(storage, lake_only, lambda: known)
 
@@ -126,65 +144,13 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
     return found
 
 
-LAKES_KEPT = 8
-"""So many opened lakes a connection keeps: a cluster has one, and more if options of tables differ."""
-
-_SIDES_KEPT = 256
-"""So many scans of lake tables a connection keeps: one for each query that differs in columns or filter."""
-
-
-class _KeptLakes:
-    """The lakes that a connection has opened, and scans of their tables."""
-
-    def __init__(self) -> None:
-        self.opened: Kept[tuple[str, frozenset[tuple[str, str]]], LakeStorage] = Kept(LAKES_KEPT)
-        self.sides: Kept[tuple[object, ...], tuple[LakeSource, LakeSide]] = Kept(_SIDES_KEPT)
-        self.views: Kept[tuple[object, ...], RowView] = Kept(_SIDES_KEPT)
-
-
-_kept: weakref.WeakKeyDictionary[Session, _KeptLakes] = weakref.WeakKeyDictionary()
-
-
-def lake_of(table: Table) -> LakeStorage:
-    """Return the lake that a table's options name, overridden by those of the user; its connection keeps it open.
-
-    Raises `UnsupportedOperation` for a format that is not installed.
-    """
-    info = table.info
-    if info.descriptor.lake_format is None:
-        raise InvalidRequest(f"table {info.path} is no lake table")
-    options = {**lake_options(info), **dict(table.connection.settings.lake_options)}
-    key, opened = (info.descriptor.lake_format, frozenset(options.items())), _lakes_of(table).opened
-    found = opened.get(key)
-    if found is None:
-        found = create_lake_storage(info.descriptor.lake_format, options)
-        opened.put(key, found)
-    return found
-
-
-def _lakes_of(table: Table) -> _KeptLakes:
-    found = _kept.get(table.connection)
-    return _kept.setdefault(table.connection, _KeptLakes()) if found is None else found
-
-
-def _view_of(table: Table, columns: Sequence[str] | None, predicate: Predicate | None) -> RowView:
-    """The columns and the filter of a scan, as they were made for the last scan of the same table that had these."""
-    views = _lakes_of(table).views
-    key = table.info.path, None if columns is None else tuple(columns), repr(predicate)
-    view = views.get(key)
-    if view is None or view.info != table.info:
-        view = RowView(table.info, columns, predicate)
-        views.put(key, view)
-    return view
-
-
-def _key_filter(info: TableInfo, predicate: Predicate | None) -> KeyFilter | None:
+def _key_filter(view: RowView) -> KeyFilter | None:
     """Return what a filter says about keys and buckets; None if nothing."""
-    if not fixes_keys(info, predicate):
+    if not fixes_keys(view):
         return None
-    from forebay.client.key_filter import KeyFilter
+    from forebay.client.reading.key_filter import KeyFilter
 
-    return KeyFilter.of(info, predicate)
+    return KeyFilter.of(view)
 
 
 class _Planning:
@@ -193,8 +159,7 @@ class _Planning:
     def __init__(
         self,
         table: Table,
-        columns: Sequence[str] | None,
-        predicate: Predicate | None,
+        view: RowView,
         limit: int | None,
         stop: Mapping[TableBucket, int] | None,
         partitions: Sequence[PartitionSelector] | PartitionSelector | None,
@@ -203,15 +168,14 @@ class _Planning:
     ) -> None:
         self._table, self._info = table, table.info
         self._cluster = table.connection.cluster
-        self._view = _view_of(table, columns, predicate)
-        self._columns = None if columns is None else tuple(columns)
+        self._view = view
         self._limit = limit
         self._given_stops = {} if stop is None else dict(stop)
         self._ordered = ordered
         self.within_stop = self.from_snapshot = False
         self.identity: str | None = None
-        self._filter = PartitionFilter(table.info, partitions, predicate)
-        self._keys = _key_filter(table.info, predicate)
+        self._filter = PartitionFilter(view, partitions)
+        self._keys = _key_filter(view)
         self._look_up = look_up and stop is None and self._keys is not None and self._keys.keys is not None
         self._partitions: list[PartitionInfo] = []
         self._names: dict[int, str] = {}
@@ -235,7 +199,8 @@ class _Planning:
         side, snapshot, lake_splits, rolled_back = None, known, list[LakeSplit](), False
         looked_up = {} if lake_only or not self._look_up else self._keys_to_look_up(buckets)
         if known is not None and not self._is_complete_in_stream(buckets, looked_up, known):
-            side = self._lake_side(storage or lake_of(self._table), counting=lake_only)
+            lakes = OpenLakes.of(self._table.connection)
+            side = lakes.side(storage or lakes.storage(self._table), self._view, counting=lake_only)
             snapshot, lake_splits, rolled_back = self._lake_splits(side, known, buckets, lake_only)
             side = None if snapshot is None else side
         offsets = {} if snapshot is None else snapshot.log_offsets
@@ -264,23 +229,7 @@ class _Planning:
         return UnionPlan(self._reader(side), tuple(self._splits), self._log_offsets, facts)
 
     def _reader(self, side: LakeSide | None) -> UnionReader:
-        settings, predicate = self._table.connection.settings, self._view.predicate
-        return UnionReader(settings, self._info, self._columns, predicate, self._limit, side, self._ordered)
-
-    def _lake_side(self, storage: LakeStorage, *, counting: bool) -> LakeSide:
-        """Return the lake's half. Rows that are only counted (`counting`: never merged) need no columns."""
-        info, view, sides = self._info, self._view, _lakes_of(self._table).sides
-        source = storage.create_source(info.path)
-        key = info.path, info.table_id, info.schema_id, view.read, not view.columns, counting, repr(view.predicate)
-        kept = sides.get(key)
-        if kept is not None and kept[0] is source:  # the same object: nothing of the table has changed
-            return kept[1]
-        columns = merge_columns(info, view) if info.has_primary_key else view.read
-        if not view.columns and view.predicate is None and (counting or not info.has_primary_key):
-            columns = ()
-        side = LakeSide.of(source, columns, view.predicate)
-        sides.put(key, (source, side))
-        return side
+        return UnionReader(self._table.connection.settings, self._view, self._limit, side, self._ordered)
 
     def _lake_splits(
         self, side: LakeSide, known: LakeSnapshot, buckets: Sequence[TableBucket], lake_only: bool
@@ -328,7 +277,7 @@ class _Planning:
     # ---- keys that the filter fixes ---------------------------------------------------------------------------------
 
     def _keys_to_look_up(self, buckets: Sequence[TableBucket]) -> BucketKeys:
-        from forebay.client.key_reader import choose
+        from forebay.client.reading.key_plan import choose
 
         assert self._keys is not None
         return choose(self._keys, buckets, self._partitions).keys or {}

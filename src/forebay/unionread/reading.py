@@ -6,180 +6,36 @@ read twice returns the same rows, except a `KvSnapshotSplit` and a `KeyLookupSpl
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.api.scan import ScanRequest
-from forebay.base.errors import CorruptData, InternalError, UnsupportedOperation
+from forebay.base.errors import InternalError
 from forebay.client.connection import shared_connection
-from forebay.client.live_scan import LiveReader
-from forebay.client.log_reader import LogReader
+from forebay.client.reading.live_source import live_reader
+from forebay.client.reading.log_reader import LogReader
 from forebay.client.settings import Settings
 from forebay.client.views import RowView
-from forebay.codec.rows import primary_key_encoder
-from forebay.lake.source import LakeSource, LakeSplit
-from forebay.metadata.predicate import Predicate
+from forebay.codec.rows.keys import primary_key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.merging import merge_sorted, override
+from forebay.unionread.splits import (
+    KeyLookupSplit,
+    KvSnapshotSplit,
+    LakeSnapshotAndLogSplit,
+    LakeSnapshotSplit,
+    LogSplit,
+    SplitCodec,
+    UnionSplit,
+)
 from forebay.unionread.tail import Tail, check_read_to_the_end, read_tail, read_tails
 
 if TYPE_CHECKING:
     from forebay.client.session import Session
-
-
-# The work of one task of a union read, as values: they pickle, and have a form in bytes.
-#
-# - `LakeSnapshotSplit`: lake rows that the log does not change.
-# - `LakeSnapshotAndLogSplit`: the lake rows of one bucket of a primary-key table, and the log range that overrides
-#   them.
-# - `LogSplit`: a log range of a bucket of a log table.
-# - `KvSnapshotSplit`: a bucket of a primary-key table that the lake does not have: its current rows, from the server.
-# - `KeyLookupSplit`: rows of a primary-key table whose keys the filter says: the servers have the current ones.
-#
-# The point in time of the last two is not fixed at planning but when a task reads them.
-#
-# `SplitCodec` writes splits as bytes, for places where pickle is unsuitable, such as checkpoints.
-
-
-@dataclass(frozen=True, slots=True)
-class LakeSnapshotSplit:
-    """One split of the lake, read as it is."""
-
-    lake: LakeSplit
-
-
-@dataclass(frozen=True, slots=True)
-class LakeSnapshotAndLogSplit:
-    """The lake's splits of a bucket (perhaps none), and the changelog from offset `start` to before `stop`."""
-
-    bucket: TableBucket
-    lake: tuple[LakeSplit, ...]
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogSplit:
-    """The records of a bucket from offset `start` to before `stop`."""
-
-    bucket: TableBucket
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class KvSnapshotSplit:
-    """The current rows of a bucket."""
-
-    bucket: TableBucket
-
-
-@dataclass(frozen=True, slots=True)
-class KeyLookupSplit:
-    """The current rows of some keys: buckets, each with the keys to look up in it as they are on the wire."""
-
-    keys: tuple[tuple[TableBucket, tuple[bytes, ...]], ...]
-
-
-UnionSplit = LakeSnapshotSplit | LakeSnapshotAndLogSplit | LogSplit | KvSnapshotSplit | KeyLookupSplit
-
-_VERSION = 2
-_LAKE, _LAKE_AND_LOG, _LOG, _KV, _KEYS = "lake", "lake-and-log", "log", "kv", "keys"
-
-
-class SplitCodec:
-    """Splits as bytes and back. Every version ever written stays readable.
-
-    Version 1 is JSON: the kind, the bucket, the log range, and the lake's splits as its own serializer writes them.
-    Version 2 has the keys of lookups, too; other splits are still written as version 1.
-    """
-
-    version = _VERSION
-
-    def __init__(self, source: LakeSource | None) -> None:
-        """`source` created the lake's splits; None if there are none."""
-        self._lake = None if source is None else source.split_serializer()
-
-    def encode(self, split: UnionSplit) -> bytes:
-        document: dict[str, Any] = {"version": 1}
-        match split:
-            case LakeSnapshotSplit(lake):
-                document |= {"kind": _LAKE, "lake": self._pack([lake])}
-            case LakeSnapshotAndLogSplit(bucket, lakes, start, stop):
-                document |= {"kind": _LAKE_AND_LOG, "bucket": _plain(bucket), "range": [start, stop]}
-                document["lake"] = self._pack(lakes)
-            case LogSplit(bucket, start, stop):
-                document |= {"kind": _LOG, "bucket": _plain(bucket), "range": [start, stop]}
-            case KvSnapshotSplit(bucket):
-                document |= {"kind": _KV, "bucket": _plain(bucket)}
-            case KeyLookupSplit(keys):
-                packed = [[_plain(bucket), [base64.b64encode(k).decode() for k in of_one]] for bucket, of_one in keys]
-                document = {"version": _VERSION, "kind": _KEYS, "keys": packed}
-        return json.dumps(document, separators=(",", ":")).encode()
-
-    def decode(self, data: bytes) -> UnionSplit:
-        """Return the split. Raises `CorruptData` for invalid bytes, `UnsupportedOperation` for a newer version."""
-        try:
-            document = json.loads(data)
-            version = int(document["version"])
-            if version > _VERSION:
-                raise UnsupportedOperation(
-                    f"a split of a union read has version {version}; this release reads {_VERSION}"
-                )
-            return self._decode(document)
-        except (KeyError, TypeError, ValueError) as e:
-            raise CorruptData(f"these bytes are no split of a union read: {e!r}") from e
-
-    def _decode(self, document: dict[str, Any]) -> UnionSplit:
-        kind = document["kind"]
-        if kind == _LAKE:
-            (only,) = self._unpack(document["lake"])
-            return LakeSnapshotSplit(only)
-        if kind == _KEYS:
-            keys = ((_bucket(plain), of_one) for plain, of_one in document["keys"])
-            return KeyLookupSplit(tuple((b, tuple(base64.b64decode(k, validate=True) for k in o)) for b, o in keys))
-        bucket = _bucket(document["bucket"])
-        if kind == _KV:
-            return KvSnapshotSplit(bucket)
-        start, stop = (int(offset) for offset in document["range"])
-        if kind == _LOG:
-            return LogSplit(bucket, start, stop)
-        if kind == _LAKE_AND_LOG:
-            return LakeSnapshotAndLogSplit(bucket, self._unpack(document["lake"]), start, stop)
-        raise CorruptData(f"a split of a union read is of kind {kind!r}, which does not exist")
-
-    def _pack(self, splits: Sequence[LakeSplit]) -> list[Any]:
-        """The lake's version, then each split."""
-        if not splits:
-            return []
-        if self._lake is None:
-            raise InternalError("a plan without a lake has a split with lake rows")
-        return [self._lake.version, *(base64.b64encode(self._lake.serialize(split)).decode() for split in splits)]
-
-    def _unpack(self, packed: list[Any]) -> tuple[LakeSplit, ...]:
-        if not packed:
-            return ()
-        if self._lake is None:
-            raise CorruptData("a split of a union read has lake rows, and the plan it came with has no lake")
-        lake, (version, *texts) = self._lake, packed
-        return tuple(lake.deserialize(int(version), base64.b64decode(text, validate=True)) for text in texts)
-
-
-def _plain(bucket: TableBucket) -> list[int | None]:
-    return [bucket.bucket, bucket.table_id, bucket.partition_id]
-
-
-def _bucket(plain: list[Any]) -> TableBucket:
-    number, table, partition = plain
-    return TableBucket(int(table), int(number), None if partition is None else int(partition))
-
 
 _Range = LakeSnapshotAndLogSplit | LogSplit
 
@@ -208,14 +64,12 @@ def _short_ranges(splits: Sequence[UnionSplit]) -> list[_Range]:
 class UnionReader:
     """How the splits of one plan are read.
 
-    `lake` is None if the plan has no lake. At most `limit` rows of each split are needed. With `ordered`, a bucket
-    whose lake reader is sorted comes in the order of its key.
+    `view` has the columns and the filter. `lake` is None if the plan has no lake. At most `limit` rows of each split
+    are needed. With `ordered`, a bucket whose lake reader is sorted comes in the order of its key.
     """
 
     settings: Settings
-    info: TableInfo
-    columns: tuple[str, ...] | None
-    predicate: Predicate | None
+    view: RowView
     limit: int | None = None
     lake: LakeSide | None = None
     ordered: bool = False
@@ -225,9 +79,10 @@ class UnionReader:
         """The schema of the batches: the requested columns, TIMESTAMP_LTZ with the zone UTC."""
         return self.view.schema
 
-    @cached_property
-    def view(self) -> RowView:
-        return RowView(self.info, self.columns, self.predicate)
+    @property
+    def info(self) -> TableInfo:
+        """The table."""
+        return self.view.info
 
     @property
     def codec(self) -> SplitCodec:
@@ -301,15 +156,13 @@ class UnionReader:
             check_read_to_the_end(self.info, reader, stops)
 
     def _current_rows(self, split: KvSnapshotSplit, session: Session) -> Iterator[pa.RecordBatch]:
-        request = ScanRequest(self.columns, self.predicate, self.limit, None, [split.bucket])
-        with LiveReader(session, self.info, request) as rows:
+        with live_reader(session, self.view, [split.bucket], self.limit) as rows:
             yield from rows
 
     def _rows_of_keys(self, split: KeyLookupSplit, session: Session) -> Iterator[pa.RecordBatch]:
-        from forebay.client.key_reader import KeyReader
+        from forebay.client.reading.key_source import key_reader
 
-        request = ScanRequest(self.columns, self.predicate, self.limit)
-        with KeyReader(session, self.info, request, dict(split.keys), with_position=False) as rows:
+        with key_reader(session, self.view, dict(split.keys), self.limit, with_position=False) as rows:
             yield from rows
 
     def _merged_rows(self, split: LakeSnapshotAndLogSplit, session: Session) -> Iterator[pa.RecordBatch]:

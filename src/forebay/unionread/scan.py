@@ -11,19 +11,21 @@ import pyarrow as pa
 
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.client.live_scan import LiveReader
-from forebay.client.planning import LATEST, list_offsets
+from forebay.client.cluster.offsets import LATEST, list_offsets
+from forebay.client.reading.live_source import live_reader
+from forebay.client.reading.snapshot_scan import open_snapshot_reader
+from forebay.client.reading.table_scan import TableScan
 from forebay.client.results import LakeSnapshot
 from forebay.client.session import Session
 from forebay.client.table import Table
-from forebay.client.table_scan import TableScan
+from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.planning import plan_known, plan_union, readable_snapshot
-from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
+from forebay.unionread.planning import plan_known, plan_view, readable_snapshot
+from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
 
 if TYPE_CHECKING:
-    from forebay.client.table_snapshot import TableSnapshot
+    from forebay.client.reading.table_snapshot import TableSnapshot
 
 _PLANNINGS = 3
 _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
@@ -38,10 +40,10 @@ class UnionScan(TableScan):
     _plan: UnionPlan | None = None
 
     def reader(self) -> RowReader:
-        return UnionRowReader(self._session, self._info, self._request)
+        return UnionRowReader(self._session, self._view, self._request)
 
     def _rows(self) -> RowReader:
-        return UnionRowReader(self._session, self._info, self._request, look_up=True)
+        return UnionRowReader(self._session, self._view, self._request, look_up=True)
 
     def explain(self) -> str:
         """An explanation of the lake splits and log ranges that a run would read now, and why."""
@@ -52,7 +54,7 @@ class UnionScan(TableScan):
         return self._plan.splits
 
     def _planned(self) -> UnionPlan:
-        return planned(Table(self._session, self._info), self._request, look_up=True)
+        return planned(Table(self._session, self._info), self._view, self._request, look_up=True)
 
     def read_split(self, split: UnionSplit) -> RowReader:
         if self._plan is None:
@@ -71,19 +73,20 @@ class UnionScan(TableScan):
         return (*super().__reduce__(), self._plan)
 
 
-def planned(table: Table, request: ScanRequest, *, look_up: bool) -> UnionPlan:
-    """The plan of a run that starts now; `look_up` as for `plan_union`. Raises `InvalidRequest` for chosen buckets."""
+def planned(table: Table, view: RowView, request: ScanRequest, *, look_up: bool) -> UnionPlan:
+    """The plan of a run that starts now; `view` has the columns and the filter of `request`, `look_up` is as for
+    `plan_union`. Raises `InvalidRequest` for chosen buckets.
+    """
     if request.buckets is not None:
         raise InvalidRequest(
             "a union scan reads whole partitions: lake files of some tables do not belong to buckets. Leave out "
             "'buckets', or use the source 'live'"
         )
-    wanted = (request.columns, request.predicate, request.limit)
     if request.as_of is not None:
-        from forebay.unionread.time_travel import plan_as_of
+        from forebay.unionread.time_travel import plan_view_as_of
 
-        return plan_as_of(table, request.as_of, *wanted, partitions=request.partitions)
-    return plan_union(table, *wanted, partitions=request.partitions, look_up=look_up)
+        return plan_view_as_of(table, request.as_of, view, request.limit, partitions=request.partitions)
+    return plan_view(table, view, request.limit, partitions=request.partitions, look_up=look_up)
 
 
 class PinnedUnionScan(UnionScan):
@@ -160,10 +163,9 @@ class PinnedUnionScan(UnionScan):
 
     def _planned(self) -> UnionPlan:
         request, state = self._request, self._state
-        wanted = (request.columns, request.predicate, request.limit, request.partitions)
         try:
             return plan_known(
-                Table(self._session, self._info), *wanted,
+                Table(self._session, self._info), self._view, request.limit, request.partitions,
                 known=state.known, stop=state.stops, lake_only=state.lake_only,
                 within_stop=state.stops is not None, from_snapshot=state.snapshot is not None,
                 identity=state.identity,
@@ -211,8 +213,7 @@ class _PinnedReader(RowReader):
         if current:
             if self._snapshot is None:
                 raise InternalError(f"a pinned plan of table {reader.info.path} has current rows, but no snapshot")
-            scan = self._snapshot.scan(reader.columns, reader.predicate, buckets=current)
-            with scan.reader() as rows:
+            with open_snapshot_reader(self._snapshot, reader.view, current) as rows:
                 yield from rows.with_buckets()
 
 
@@ -235,9 +236,9 @@ class UnionRowReader(RowReader):
     read is replanned; later the reader's error is raised.
     """
 
-    def __init__(self, session: Session, info: TableInfo, request: ScanRequest, *, look_up: bool = False) -> None:
-        self._table, self._request, self._look_up = Table(session, info), request, look_up
-        self.plan: UnionPlan = planned(self._table, request, look_up=look_up)
+    def __init__(self, session: Session, view: RowView, request: ScanRequest, *, look_up: bool = False) -> None:
+        self._table, self._view, self._request, self._look_up = Table(session, view.info), view, request, look_up
+        self.plan: UnionPlan = planned(self._table, view, request, look_up=look_up)
         super().__init__(self.plan.reader.schema, request.limit)
         self._scanned: dict[TableBucket, int] = {}
 
@@ -264,7 +265,7 @@ class UnionRowReader(RowReader):
             except ForebayError as e:
                 if begun or e.code not in _OUTDATED or attempt == _PLANNINGS - 1:
                     raise
-                self.plan = planned(self._table, self._request, look_up=self._look_up)
+                self.plan = planned(self._table, self._view, self._request, look_up=self._look_up)
             else:
                 return
 
@@ -277,8 +278,7 @@ class UnionRowReader(RowReader):
                 continue
             for split in splits:
                 assert isinstance(split, KvSnapshotSplit)
-                one = replace(self._request, partitions=None, buckets=[split.bucket])
-                with LiveReader(session, self._table.info, one) as rows:
+                with live_reader(session, self._view, [split.bucket], self._request.limit) as rows:
                     for batch in rows:
                         yield split, batch
                     self._scanned.update(rows.log_offsets)

@@ -28,8 +28,10 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.expired import check_stream_is_complete, planner_of, stand_in_for
 from forebay.unionread.lake_side import LakeSide
-from forebay.unionread.planning import lake_of, readable_snapshot
-from forebay.unionread.reading import LakeSnapshotSplit, UnionReader
+from forebay.unionread.open_lakes import lake_of
+from forebay.unionread.planning import readable_snapshot
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import LakeSnapshotSplit
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
@@ -311,9 +313,7 @@ def lake_pieces(
     view = RowView(info, columns, predicate)
     source = (storage or lake_of(table)).create_source(info.path)
     side = LakeSide.of(source, view.read, None)
-    reader = UnionReader(
-        table.connection.settings, info, None if columns is None else tuple(columns), predicate, None, side
-    )
+    reader = UnionReader(table.connection.settings, view, None, side)
     try:
         planner = side.source.create_planner(snapshot_id)
         splits = planner.plan() if identity in (None, planner.identity) else None

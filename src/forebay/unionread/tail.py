@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.base.errors import InternalError
-from forebay.client.log_reader import LogReader
+from forebay.client.reading.log_reader import LogReader
 from forebay.client.views import RowView, array_of, integers
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.cast import conform_array
-from forebay.codec.key_index import KeyIndex
-from forebay.codec.rows import KeyEncoder, primary_key_encoder
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.casting.conform import conform_array
+from forebay.codec.kv.key_index import KeyIndex
+from forebay.codec.rows.keys import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import Column, TableBucket, TableInfo
 
 if TYPE_CHECKING:

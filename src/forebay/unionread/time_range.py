@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import PartitionSelector, list_partitions
 from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
 from forebay.unionread.partitions import PartitionFilter
 from forebay.unionread.plan import PlanFacts, UnionPlan
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LogSplit, UnionReader, UnionSplit
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit, UnionSplit
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
@@ -42,7 +44,7 @@ def plan_time_range(
         raise InvalidRequest(f"the range from {start_ms} to {end_ms} ms is empty: its end has to be after its start")
     info, cluster = table.info, table.connection.cluster
     view = RowView(info, columns, filter)
-    wanted = PartitionFilter(info, partitions, filter)
+    wanted = PartitionFilter(view, partitions)
     buckets = [TableBucket(info.table_id, number) for number in range(info.bucket_count)]
     if info.is_partitioned:
         covered = [p for p in list_partitions(cluster, info.path) if wanted.covers(tuple(v for _, v in p.spec))]
@@ -64,8 +66,7 @@ def plan_time_range(
                 splits.append(LakeSnapshotAndLogSplit(bucket, (), start, ends[bucket]))
             else:
                 splits.append(LogSplit(bucket, start, ends[bucket]))
-    named = None if columns is None else tuple(columns)
-    reader = UnionReader(table.connection.settings, info, named, view.predicate, limit)
+    reader = UnionReader(table.connection.settings, view, limit)
     return UnionPlan(reader, tuple(splits), stops, PlanFacts(partition_filter=wanted.predicate))
 
 

@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.quantity import moment_ms
-from forebay.client.admin import Admin
-from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets
+from forebay.client.admin.admin import Admin
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.results import LakeSnapshot
+from forebay.client.views import RowView
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
 from forebay.unionread.expired import planner_of
+from forebay.unionread.open_lakes import lake_of
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.planning import lake_of, plan_known
+from forebay.unionread.planning import plan_known
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
@@ -55,12 +58,26 @@ def plan_as_of(
     Columns are those that the table has now. Raises `NotFound` for a snapshot or tag that does not exist, and where the
     log of that time is gone; `InvalidRequest` for a time in the future.
     """
-    wanted = (table, columns, filter, limit, partitions)
+    view = RowView(table.info, columns, filter)
+    return plan_view_as_of(table, as_of, view, limit, partitions=partitions, storage=storage)
+
+
+def plan_view_as_of(
+    table: Table,
+    as_of: AsOf,
+    view: RowView,
+    limit: int | None = None,
+    *,
+    partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+    storage: LakeStorage | None = None,
+) -> UnionPlan:
+    """Return the same plan as `plan_as_of` of the columns and the filter of `view`."""
     for attempt in range(_PLANNINGS):
         try:
             found = resolve(table, as_of, storage)
             return plan_known(
-                *wanted, known=found.known, stop=found.stops, storage=storage, lake_only=found.lake_only,
+                table, view, limit, partitions,
+                known=found.known, stop=found.stops, storage=storage, lake_only=found.lake_only,
                 within_stop=found.stops is not None, identity=found.identity,
             )  # fmt: skip
         except ForebayError as e:

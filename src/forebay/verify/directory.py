@@ -2,7 +2,8 @@
 
 Order: the directory's lock is taken (so no server can start in the meantime), then the metadata, the offset
 checkpoints, and the log and state of each bucket are checked. The metadata is read from a copy, because SQLite writes
-files beside it. LMDB's files are read without LMDB (`kv.lmdb_file`). Damage ends only the checks that depend on it.
+files beside it. LMDB's files are read without LMDB (`kv.lmdb.lmdb_file`). Damage ends only the checks that
+depend on it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.lake.offsets import BucketOffsets
 from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
-from forebay.log.log_ends import KnownEnd, KnownLog, read_log_ends
+from forebay.log.log_ends import LogEndEvidence, StoredMarks, read_log_ends
 from forebay.metadata.table import PhysicalTablePath, TableBucket
-from forebay.server.catalog import CatalogTable, LiveTable
+from forebay.server.metadata.catalog import CatalogTable, LiveTable
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
-from forebay.server.stages import StageFiles
-from forebay.server.transactions import TransactionState
+from forebay.server.transactions.manager import TransactionState
+from forebay.server.transactions.stages import StageFiles
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import OnStep, Report, no_steps
 from forebay.verify.states import StateCheck
@@ -112,20 +113,21 @@ class DirectoryCheck:
         self._ends: dict[TableBucket, LogImage] = {}
 
     def check(self) -> Report:
+        """Check all files of the directory, and return the findings."""
         metadata = self.metadata()
         recovery_points = self._offsets(names.RECOVERY_POINTS_FILE)
         high_watermarks = self._offsets(names.HIGH_WATERMARKS_FILE)
         clean, not_closed = self._clean_shutdown()
         ends = self._log_ends(clean)
-        for relative, bucket, known in self._each_bucket(metadata, recovery_points, clean, not_closed, ends):
-            self._check_bucket(relative, bucket, known, metadata)
-            self._check_high_watermark(bucket, high_watermarks.get(bucket, 0), known.clean)
+        for relative, bucket, evidence in self._each_bucket(metadata, recovery_points, clean, not_closed, ends):
+            self._check_bucket(relative, bucket, evidence, metadata)
+            self._check_high_watermark(bucket, high_watermarks.get(bucket, 0), evidence.clean)
         if metadata is not None:
             self._check_lake_offsets(metadata)
             self._check_stages(metadata)
         return self._report
 
-    def buckets(self) -> Iterator[tuple[str, TableBucket, KnownLog, LiveTable]]:
+    def buckets(self) -> Iterator[tuple[str, TableBucket, LogEndEvidence, LiveTable]]:
         """Each bucket of a table: the folder of its log, what is known of its end, the table.
 
         Raises `CorruptData` if the files of the whole directory are damaged: then nothing is known.
@@ -135,10 +137,10 @@ class DirectoryCheck:
         clean, not_closed = self._clean_shutdown()
         if metadata is None or not self._report.is_clean:
             raise CorruptData(str(self._report.faults[0]), ErrorCode.CORRUPT_MESSAGE)
-        found = self._each_bucket(metadata, points, clean, not_closed, self._log_ends(clean))
-        for relative, bucket, known in found:
+        folders = self._each_bucket(metadata, points, clean, not_closed, self._log_ends(clean))
+        for relative, bucket, evidence in folders:
             if _exists(metadata, bucket):
-                yield names.join(self._path, relative), bucket, known, metadata.tables[bucket.table_id]
+                yield names.join(self._path, relative), bucket, evidence, metadata.tables[bucket.table_id]
 
     def _each_bucket(
         self,
@@ -146,22 +148,22 @@ class DirectoryCheck:
         recovery_points: Mapping[TableBucket, int],
         clean: bool,
         not_closed: Collection[TableBucket],
-        ends: Mapping[TableBucket, KnownEnd],
-    ) -> Iterator[tuple[str, TableBucket, KnownLog]]:
+        ends: Mapping[TableBucket, StoredMarks],
+    ) -> Iterator[tuple[str, TableBucket, LogEndEvidence]]:
         """Each bucket that has a log, or should have one."""
         folders = self._log_folders(metadata)
         if metadata is not None:
             noted = {*(bucket for bucket, offset in recovery_points.items() if offset > 0), *ends}
             folders = sorted({*folders, *(_log_folder(metadata, each) for each in noted if _exists(metadata, each))})
         for relative in folders:
-            found = names.parse_tablet_folder(relative)
-            if found is not None:
-                bucket = found.bucket
+            folder = names.parse_tablet_folder(relative)
+            if folder is not None:
+                bucket = folder.bucket
                 was_closed = clean and bucket in recovery_points and bucket not in not_closed
                 yield (
                     relative,
                     bucket,
-                    self._known(relative, recovery_points.get(bucket), was_closed, ends.get(bucket)),
+                    self._end_evidence(relative, recovery_points.get(bucket), was_closed, ends.get(bucket)),
                 )
 
     def _check_stages(self, metadata: DirectoryMetadata) -> None:
@@ -214,7 +216,7 @@ class DirectoryCheck:
             self._report.fault(names.join(self._path, name), str(e))
             return {}
 
-    def _log_ends(self, clean: bool) -> Mapping[TableBucket, KnownEnd]:
+    def _log_ends(self, clean: bool) -> Mapping[TableBucket, StoredMarks]:
         """Where logs ended, as far as the last server has noted it."""
         stored = read_log_ends(self._fs, self._path, self._witnesses(self._path))
         for path, problem in stored.problems:
@@ -222,7 +224,7 @@ class DirectoryCheck:
             is_fault = clean or path in stored.same_cache
             (self._report.fault if is_fault else self._report.note)(path, f"{problem} (recovery points are used)")
         self._report.count("files of log ends", sum(names.is_log_ends_file(name) for name in os.listdir(self._path)))
-        return stored.known
+        return stored.marks
 
     def _clean_shutdown(self) -> tuple[bool, frozenset[TableBucket]]:
         path = names.join(self._path, names.CLEAN_SHUTDOWN_FILE)
@@ -240,25 +242,27 @@ class DirectoryCheck:
 
     def _log_folders(self, metadata: DirectoryMetadata | None) -> list[str]:
         """The log folders relative to the directory, without those that are about to be removed."""
-        found = []
+        log_folders = []
         for folder, folders, _ in os.walk(self._path):
             relative = os.path.relpath(folder, self._path)
             if relative.count("/") > 3 or (metadata is not None and relative in metadata.doomed):
                 folders.clear()
                 continue
-            found += [os.path.join(relative, name) for name in folders if name.startswith("log-")]
-        return sorted(found)
+            log_folders += [os.path.join(relative, name) for name in folders if name.startswith("log-")]
+        return sorted(log_folders)
 
-    def _known(self, relative: str, recovery_point: int | None, clean: bool, marks: KnownEnd | None) -> KnownLog:
-        """What is known of the end of a log: see `forebay.log.log_ends`."""
+    def _end_evidence(
+        self, relative: str, recovery_point: int | None, clean: bool, marks: StoredMarks | None
+    ) -> LogEndEvidence:
+        """The evidence of a log's end: see `forebay.log.log_ends`."""
         if clean or marks is None:
-            return KnownLog(clean, recovery_point)
+            return LogEndEvidence(clean, recovery_point)
         witnesses = self._witnesses(self._path)
         is_same = not witnesses.isdisjoint(self._witnesses(names.join(self._path, relative)))
-        return KnownLog(clean, recovery_point, marks if is_same else marks._replace(written=None))
+        return LogEndEvidence(clean, recovery_point, marks if is_same else marks._replace(written=None))
 
     def _check_bucket(
-        self, relative: str, bucket: TableBucket, known: KnownLog, metadata: DirectoryMetadata | None
+        self, relative: str, bucket: TableBucket, evidence: LogEndEvidence, metadata: DirectoryMetadata | None
     ) -> None:
         folder = names.join(self._path, relative)
         table = None if metadata is None else metadata.tables.get(bucket.table_id)
@@ -267,13 +271,13 @@ class DirectoryCheck:
             return
         self._report.count("buckets")
         try:
-            log = check_log(self._fs, folder, known, self._report, self._on_step)
+            log = check_log(self._fs, folder, evidence, self._report, self._on_step)
             self._ends[bucket] = log
             head, _, tail = folder.rpartition("/log-")
             kv_folder = f"{head}/kv-{tail}"
             if self._fs.exists(kv_folder):
                 check = StateCheck(self._fs, kv_folder, log, table, self._scratch, self._report, self._on_step)
-                check.run(known.clean, self._witnesses)
+                check.run(evidence.clean, self._witnesses)
             elif table is not None and table.info.has_primary_key:
                 self._report.note(kv_folder, "there is no key-value state: the server rebuilds it from the changelog")
         except ForebayError as e:

@@ -16,23 +16,23 @@ from typing import NamedTuple
 import numpy as np
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
-from forebay.codec.log_batch import (
+from forebay.codec.log.header import (
     BASE_OFFSET_OFFSET,
     HEADER_SIZES,
     LENGTH_OFFSET,
     LENGTH_OVERHEAD,
     MAGIC_OFFSET,
     MAGIC_V0,
-    build_empty_batch,
     parse_header,
     stamp,
     verify_crc,
 )
+from forebay.codec.log.log_batch import build_empty_batch
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileMissing, FileSystem, PositionalReader
 from forebay.log.config import SEGMENT_BYTES_LIMIT
 from forebay.log.damage import Gap
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.log.recovery import begins_too_late
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import Report, no_steps
@@ -55,17 +55,17 @@ class Loss(NamedTuple):
 class LogRepair:
     """The repair of one log. `losses` is empty if there is nothing to repair."""
 
-    def __init__(self, fs: FileSystem, folder: str, known: KnownLog, *, is_append_only: bool) -> None:
-        self.image: LogImage = check_log(fs, folder, known, Report(), no_steps)
+    def __init__(self, fs: FileSystem, folder: str, evidence: LogEndEvidence, *, is_append_only: bool) -> None:
+        self.image: LogImage = check_log(fs, folder, evidence, Report(), no_steps)
         self._fs = fs
         self._folder = folder
-        self._known = known
+        self._evidence = evidence
         self._template = bytes(build_empty_batch(schema_id=1, append_only=is_append_only))
         self._mended: dict[Gap, bytes] = {}
         self.losses = self._find_losses()
 
     def _find_losses(self) -> list[Loss]:
-        image, known = self.image, self._known
+        image, evidence = self.image, self._evidence
         losses = []
         head = image.missing_head
         if head:
@@ -78,12 +78,12 @@ class LogRepair:
             mended = self._mend(gap)
             if mended is not None:
                 self._mended[gap] = mended
-            losses.append(Loss(gap.path, gap.position, gap.lost(known.end), gap.reason, mended is not None))
+            losses.append(Loss(gap.path, gap.position, gap.lost(evidence.end), gap.reason, mended is not None))
         end = image.last_end
-        if end is not None and end < known.end:
+        if end is not None and end < evidence.end:
             base, size, _ = self._files()[-1]
-            reason = f"{self._folder} ends at offset {end}, and {known}"
-            lost = self._fitting(range(end, known.end), size, reason)
+            reason = f"{self._folder} ends at offset {end}, and {evidence}"
+            lost = self._fitting(range(end, evidence.end), size, reason)
             losses.append(Loss(names.log_file(self._folder, base), size, lost, reason))
         return losses
 
@@ -105,13 +105,13 @@ class LogRepair:
     @property
     def _missing_end(self) -> range:
         end = self.image.last_end
-        return range(0) if end is None else range(end, max(end, self._known.end))
+        return range(0) if end is None else range(end, max(end, self._evidence.end))
 
     @property
     def end(self) -> int:
         """The end of the log when it is repaired."""
         end = self.image.last_end
-        return max(self._known.end, self.image.gaps[-1].offset if end is None else end)
+        return max(self._evidence.end, self.image.gaps[-1].offset if end is None else end)
 
     def _mend(self, gap: Gap) -> bytes | None:
         """The batch in a gap, if only its offset, length or version is damaged."""
@@ -182,7 +182,7 @@ class LogRepair:
             position = 0
             for gap in gaps:
                 _copy(reader, file, position, gap.position)
-                for part in [self._mended[gap]] if gap in self._mended else self._fillers(gap.lost(self._known.end)):
+                for part in [self._mended[gap]] if gap in self._mended else self._fillers(gap.lost(self._evidence.end)):
                     file.append([part])
                 position = gap.end_position
             _copy(reader, file, position, size)

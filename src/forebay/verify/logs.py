@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forebay.base.errors import CorruptData
-from forebay.codec.log_batch import LogBatchHeader
+from forebay.codec.log.header import LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.config import LogConfig
 from forebay.log.damage import Gap, Segment, may_be_torn, read_segment
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.log.recovery import begins_too_late, noted_start, snapshot_offsets
 from forebay.log.scan import scan_headers
 from forebay.log.segment import indexed_positions
@@ -43,7 +43,7 @@ class LogImage:
     """Whether nothing is damaged; otherwise `end` is the offset of the first damage."""
     segments: list[_SegmentFile] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    """What is damaged; sound batches may follow each."""
+    """The damaged ranges; sound batches may follow each."""
     missing_head: range = range(0)
     """Offsets of first segments that are lost."""
     last_end: int | None = 0
@@ -66,9 +66,9 @@ class LogImage:
         """Yield (header, bytes) of all sound batches, those behind damage, too."""
         for base, size, next_base in self.segment_files():
             with opened_segment(self.fs, self.folder, base, size, next_base) as segment:
-                for found in read_segment(segment, _CONFIG.scan_bytes):
-                    if not isinstance(found, Gap):
-                        position, header = found
+                for item in read_segment(segment, _CONFIG.scan_bytes):
+                    if not isinstance(item, Gap):
+                        position, header = item
                         yield header, memoryview(segment.reader.pread(position, header.size_bytes))
 
     def segment_files(self) -> list[tuple[int, int, int | None]]:
@@ -79,7 +79,7 @@ class LogImage:
 
 
 class _Indexes:
-    """The entries of a segment's index files, compared with the batches as they are read."""
+    """The entries of a segment's index files, compared with the batches while they are read."""
 
     def __init__(self, fs: FileSystem, folder: str, base: int) -> None:
         self._base = base
@@ -118,13 +118,13 @@ def _entries(fs: FileSystem, path: str, key: str) -> Iterator[tuple[int, tuple[i
     except FileMissing:
         return
     entry = np.dtype([("key", key), ("value", ">i4")])
-    found = np.frombuffer(data, entry, len(data) // entry.itemsize)
-    for number, (first, second) in enumerate(found.tolist()):
+    entries = np.frombuffer(data, entry, len(data) // entry.itemsize)
+    for number, (first, second) in enumerate(entries.tolist()):
         if first or second:
             yield second, (first, number * entry.itemsize)
 
 
-def check_log(fs: FileSystem, folder: str, known: KnownLog, report: Report, on_step: OnStep) -> LogImage:
+def check_log(fs: FileSystem, folder: str, evidence: LogEndEvidence, report: Report, on_step: OnStep) -> LogImage:
     """Check all files of a log, and return its sound part; damage goes to `report`. The folder may be missing."""
     image = LogImage(fs, folder)
     sizes = segment_sizes(fs, folder)
@@ -139,18 +139,18 @@ def check_log(fs: FileSystem, folder: str, known: KnownLog, report: Report, on_s
     total = sum(sizes.values())
     done = 0
     for base, next_base in zip(bases, [*bases[1:], None]):
-        if not _check_segment(image, base, sizes[base], next_base, known, report):
+        if not _check_segment(image, base, sizes[base], next_base, evidence, report):
             break
         done += sizes[base]
         on_step(f"log {folder}", done, total)
     report.count("log segments", len(sizes))
     report.count("bytes of log", total)
     end = image.last_end
-    if end is not None and not (known.allows(end) if sizes else end >= known.end):
-        lost = f"offsets {end} to {known.end - 1} are lost" if known.end > end else "it has batches beyond that"
-        report.fault(folder, f"{folder} ends at offset {end}, and {known}: {lost}")
+    if end is not None and not (evidence.allows(end) if sizes else end >= evidence.end):
+        lost = f"offsets {end} to {evidence.end - 1} are lost" if evidence.end > end else "it has batches beyond that"
+        report.fault(folder, f"{folder} ends at offset {end}, and {evidence}: {lost}")
         image.is_whole = False
-    _check_writer_snapshots(fs, folder, image, known.clean, report)
+    _check_writer_snapshots(fs, folder, image, evidence.clean, report)
     return image
 
 
@@ -177,7 +177,7 @@ def opened_segment(fs: FileSystem, folder: str, base: int, size: int, next_base:
 
 
 def _check_segment(
-    image: LogImage, base: int, size: int, next_base: int | None, known: KnownLog, report: Report
+    image: LogImage, base: int, size: int, next_base: int | None, evidence: LogEndEvidence, report: Report
 ) -> bool:
     """Check a segment. Return whether those behind it count: the server cuts them off behind a torn batch."""
     path = names.log_file(image.folder, base)
@@ -187,15 +187,15 @@ def _check_segment(
     goes_on = True
     last_ms = -1
     with opened_segment(image.fs, image.folder, base, size, next_base) as segment:
-        for found in read_segment(segment, _CONFIG.scan_bytes):
-            if isinstance(found, Gap):
-                sound = sound or (found.position, found.offset)
-                goes_on = _check_gap(image, segment, found, known, report)
+        for item in read_segment(segment, _CONFIG.scan_bytes):
+            if isinstance(item, Gap):
+                sound = sound or (item.position, item.offset)
+                goes_on = _check_gap(image, segment, item, evidence, report)
                 if not goes_on:
                     break
-                image.last_end = found.next_offset
+                image.last_end = item.next_offset
                 continue
-            at, header = found
+            at, header = item
             indexes.compare(at, header)
             if header.commit_timestamp_ms < last_ms:
                 report.fault(path, f"{path} is damaged at byte {at}: the commit time of offset {header.base_offset} is "
@@ -214,15 +214,17 @@ def _check_segment(
     return goes_on
 
 
-def _check_gap(image: LogImage, segment: Segment, gap: Gap, known: KnownLog, report: Report) -> bool:
-    """Report a gap, and return whether it is damage, behind which the log goes on."""
-    is_fault = known.clean or gap.offset < known.end or (known.written is None and not may_be_torn(segment, gap))
+def _check_gap(image: LogImage, segment: Segment, gap: Gap, evidence: LogEndEvidence, report: Report) -> bool:
+    """Report a gap, and return whether it is damage, after which the log continues."""
+    is_fault = (
+        evidence.clean or gap.offset < evidence.end or (evidence.written is None and not may_be_torn(segment, gap))
+    )
     if is_fault:
-        report.fault(gap.path, f"{gap.reason}: {gap.told(known.end)}")
+        report.fault(gap.path, f"{gap.reason}: {gap.description(evidence.end)}")
         image.is_whole = False
         image.gaps.append(gap)
         return True
-    what = "the unsynced end of the log" if known.written is None else "the end of a write that was not acknowledged"
+    what = "the unsynced end of the log" if evidence.written is None else "the end of a write that was not acknowledged"
     report.note(gap.path, f"{gap.reason}. It is {what}, which the server truncates when it starts")
     return False
 

@@ -1,9 +1,9 @@
 """A copy of the data directory of a running server, as of one moment: as if the machine had lost power then.
 
-What a server needs after a loss of power is enough: its metadata, logs, stages and the checkpoints of its states. The
+The copy has the files that a server needs after a loss of power: metadata, logs, stages and checkpoints of states. The
 files of the key-value engines are not copied; the states are restored from the checkpoints and the changelogs.
 
-Flow: all files are copied while the server goes on (segments that are closed never change again). Then its metadata is
+Flow: all files are copied while the server runs (segments that are closed never change again). Then its metadata is
 held: a write lock on the SQLite file, for which the server waits for up to five seconds, so that no transaction is
 decided and no table changes. Under the lock nothing is copied but the metadata and small files. The lengths of all
 others are noted, and those that have changed are opened, so that they can be copied afterwards, also if the server
@@ -14,7 +14,7 @@ have them, the checkpoint of a state before its changelog, indexes before segmen
 logs and not yet in others; the metadata then says that it is decided, and its stages are there: the server writes the
 rest when it starts.
 
-Whatever was acknowledged before the lock is in the copy, and of each log a prefix of what came later.
+The copy has everything that was acknowledged before the lock, and of each log a prefix of the later records.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ _SUFFIX_ORDER = (names.WRITER_SNAPSHOT_SUFFIX, names.OFFSET_INDEX_SUFFIX, names.
 
 
 class _Version(NamedTuple):
-    """What shows that a file has changed."""
+    """The version of a file: it differs after a change."""
 
     inode: int
     size: int
     changed_ns: int
 
 
-class _Held(NamedTuple):
-    """A file as of the moment: its state, and its content, or an open descriptor of it if it is to be copied still."""
+class _FileState(NamedTuple):
+    """A file under the lock: its version, and its content or an open descriptor from which it will be copied."""
 
     state: _Version
     content: bytes | None = None
     descriptor: int | None = None
 
 
-class _TooSlow(Exception):
-    """The server should not wait any longer."""
+class _LockHeldTooLong(Exception):
+    """The lock is held longer than the server should wait."""
 
 
-class _Changed(Exception):
+class _FolderChanged(Exception):
     """A folder has changed while it was read."""
 
 
@@ -83,7 +83,7 @@ class OnlineCopy:
         self._source, self._target = source, target
         self._on_bytes, self._clock = on_bytes, clock
         self._copied: dict[str, _Version] = {}
-        self._moment: dict[str, _Held] = {}
+        self._moment: dict[str, _FileState] = {}
         self._small = 0
         self._deadline = 0.0
 
@@ -97,7 +97,7 @@ class OnlineCopy:
             try:
                 with self._held_metadata():
                     self._note_all()
-            except _TooSlow:
+            except _LockHeldTooLong:
                 self._close()
                 continue
             try:
@@ -219,10 +219,10 @@ class OnlineCopy:
         """A log, with the checkpoint of its state: again until the log has all from the checkpoint on."""
         while True:
             self._check_time()
-            noted: dict[str, _Held] = {}
+            noted: dict[str, _FileState] = {}
             try:
                 self._note_log_and_state(log, noted)
-            except (_Changed, FileNotFoundError):
+            except (_FolderChanged, FileNotFoundError):
                 _close(noted)
                 if not (self._source / log).exists():  # of a table that was dropped before
                     return
@@ -233,15 +233,15 @@ class OnlineCopy:
             self._moment |= noted
             return
 
-    def _note_log_and_state(self, log: str, noted: dict[str, _Held]) -> None:
+    def _note_log_and_state(self, log: str, noted: dict[str, _FileState]) -> None:
         state = f"{os.path.dirname(log)}/{os.path.basename(log).replace('log-', 'kv-', 1)}"
         needed = None
         if (self._source / state).exists():
-            found = checkpoints(LocalFileSystem(), str(self._source / state))
+            checkpoint_names = checkpoints(LocalFileSystem(), str(self._source / state))
             needed = 0
-            if found:
-                needed = int(found[-1].rpartition("-")[2])
-                for folder in self._folders(f"{state}/{found[-1]}"):
+            if checkpoint_names:
+                needed = int(checkpoint_names[-1].rpartition("-")[2])
+                for folder in self._folders(f"{state}/{checkpoint_names[-1]}"):
                     for file in folder.files:
                         self._note(file, noted)
         files = [(names.parse_offset_file(name), name) for name in os.listdir(self._source / log)]
@@ -250,13 +250,13 @@ class OnlineCopy:
         starts = [offset for offset, suffix, _ in parsed if suffix == names.LOG_START_SUFFIX]
         limit = min([*([] if needed is None else [needed]), *starts[-1:]], default=None)
         if limit is not None and segments and segments[0] > limit:
-            raise _Changed
+            raise _FolderChanged
         for suffix in _SUFFIX_ORDER:
             for offset, kind, name in parsed:
                 if kind == suffix:
                     self._note(f"{log}/{name}", noted, must_read=offset >= segments[-1] if segments else False)
 
-    def _note(self, relative: str, into: dict[str, _Held] | None = None, *, must_read: bool = False) -> None:
+    def _note(self, relative: str, into: dict[str, _FileState] | None = None, *, must_read: bool = False) -> None:
         """Note a file's length; keep its content, or keep it open, unless the copy has it. `must_read`: it may have
         changed without a trace. Raises `FileNotFoundError`.
         """
@@ -266,7 +266,7 @@ class OnlineCopy:
         if not must_read:
             state = _version_of(os.stat(path))
             if self._copied.get(relative) == state:
-                noted[relative] = _Held(state)
+                noted[relative] = _FileState(state)
                 return
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -281,17 +281,17 @@ class OnlineCopy:
             state = _version_of(os.fstat(descriptor))
             is_small = state.size <= _SMALL_BYTES and self._small + state.size <= _SMALL_BYTES_ALL
             if is_small:
-                noted[relative] = _Held(state, os.pread(descriptor, state.size, 0))
+                noted[relative] = _FileState(state, os.pread(descriptor, state.size, 0))
                 self._small += state.size
             else:
-                noted[relative] = _Held(state, None, descriptor)
+                noted[relative] = _FileState(state, None, descriptor)
         finally:
             if relative not in noted or noted[relative].descriptor is None:
                 os.close(descriptor)
 
     def _check_time(self) -> None:
         if self._clock.monotonic() > self._deadline:
-            raise _TooSlow
+            raise _LockHeldTooLong
 
     # ---- afterwards -------------------------------------------------------------------------------------------------
 
@@ -316,11 +316,11 @@ class OnlineCopy:
 
     def _remove_others(self) -> None:
         """Remove what the copy has from before the moment."""
-        kept = {METADATA_FILE, *self._moment}
+        current = {METADATA_FILE, *self._moment}
         for folder, folders, files in os.walk(self._target, topdown=False):
             for name in files:
                 path = os.path.join(folder, name)
-                if os.path.relpath(path, self._target) not in kept:
+                if os.path.relpath(path, self._target) not in current:
                     os.unlink(path)
             for name in folders:
                 with suppress(OSError):  # not empty
@@ -336,8 +336,8 @@ class _Folder(NamedTuple):
     files: list[str]
 
 
-def _version_of(found: os.stat_result) -> _Version:
-    return _Version(found.st_ino, found.st_size, found.st_mtime_ns)
+def _version_of(status: os.stat_result) -> _Version:
+    return _Version(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _is_left_out(name: str, folder: str) -> bool:
@@ -357,7 +357,7 @@ def _opened_for_writing(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _close(noted: dict[str, _Held]) -> None:
+def _close(noted: dict[str, _FileState]) -> None:
     for held in noted.values():
         if held.descriptor is not None:
             os.close(held.descriptor)

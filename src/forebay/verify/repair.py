@@ -18,15 +18,15 @@ from pathlib import Path
 
 from forebay.base.errors import CorruptData, ErrorCode, NotFound
 from forebay.base.host import page_cache_witnesses
-from forebay.codec.log_batch import parse_header
+from forebay.codec.log.header import parse_header
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.metadata.table import TableBucket, TablePath
-from forebay.server.catalog import LiveTable
-from forebay.server.log_epochs import mark_restored
+from forebay.server.metadata.catalog import LiveTable
+from forebay.server.storage.log_epochs import mark_restored
 from forebay.verify.directory import DirectoryCheck, locked_directory
 from forebay.verify.log_repair import LogRepair, Loss
 from forebay.verify.report import OnStep, no_steps
@@ -37,14 +37,14 @@ KEYS_SHOWN = 20
 
 @dataclass
 class BucketRepair:
-    """What is damaged in a bucket, and what a repair does about it."""
+    """The damage of a bucket, and the outcome of its repair."""
 
     table: TablePath
     bucket: TableBucket
     folder: str
     losses: list[Loss] = field(default_factory=list)
     restored_rows: int = 0
-    """Keys whose rows are as they were, by a sound state."""
+    """Keys whose rows were restored from a sound state."""
     restored_keys: list[str] = field(default_factory=list)
     """Some of these keys, in words."""
     restored_up_to: int = -1
@@ -73,28 +73,30 @@ def repair_directory(
     damage that no repair mends: of the metadata, of the checkpoints of offsets, of a log that is gone.
     """
     directory = str(Path(path).absolute())
-    wanted = {TablePath.parse(table) for table in tables}
+    requested = {TablePath.parse(table) for table in tables}
     with locked_directory(directory), tempfile.TemporaryDirectory(prefix="forebay-repair-", dir=scratch) as temporary:
         fs = LocalFileSystem()
         check = DirectoryCheck(fs, directory, Path(temporary), on_step, witnesses)
-        found, seen = [], set()
-        for folder, bucket, known, table in check.buckets():
+        repairs, seen = [], set()
+        for folder, bucket, evidence, table in check.buckets():
             seen.add(table.info.path)
-            if wanted and table.info.path not in wanted:
+            if requested and table.info.path not in requested:
                 continue
             on_step(f"log {folder}", 0, 0)
-            repair = _LogAndState(fs, directory, folder, bucket, known, table, Path(temporary), witnesses)
+            repair = _LogAndState(fs, directory, folder, bucket, evidence, table, Path(temporary), witnesses)
             if repair.outcome.losses:
-                found.append(repair.outcome)
+                repairs.append(repair.outcome)
             if accept_loss and repair.outcome.losses:
                 # Clients may have read rows that are lost: their positions are of an earlier history.
                 mark_restored(fs, directory, "`forebay repair` has replaced damaged rows")
                 repair.make()
             elif accept_loss:
                 repair.finish_interrupted()
-        if wanted - seen:
-            raise NotFound(f"{directory} has no table {sorted(map(str, wanted - seen))[0]}", ErrorCode.TABLE_NOT_EXIST)
-        return found
+        if requested - seen:
+            raise NotFound(
+                f"{directory} has no table {sorted(map(str, requested - seen))[0]}", ErrorCode.TABLE_NOT_EXIST
+            )
+        return repairs
 
 
 class _LogAndState:
@@ -106,7 +108,7 @@ class _LogAndState:
         directory: str,
         folder: str,
         bucket: TableBucket,
-        known: KnownLog,
+        evidence: LogEndEvidence,
         table: LiveTable,
         scratch: Path,
         witnesses: PageCacheWitnesses,
@@ -116,7 +118,7 @@ class _LogAndState:
         self._folder = folder
         self._note = names.join(folder, names.RESTORED_CHANGES_FILE)
         has_key = table.info.has_primary_key
-        self._log = LogRepair(fs, folder, known, is_append_only=not has_key)
+        self._log = LogRepair(fs, folder, evidence, is_append_only=not has_key)
         self.outcome = BucketRepair(table.info.path, bucket, folder, self._log.losses)
         self._state: StateRepair | None = None
         self._added: list[bytes] = []

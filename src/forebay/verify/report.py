@@ -62,7 +62,7 @@ class Report:
         """The number of checked things, and the verdict, in words."""
         checked = ", ".join(f"{number:,} {what}" for what, number in self.counts.items()) or "nothing"
         faults, notes = len(self.faults), len(self.findings) - len(self.faults)
-        found = [
+        totals = [
             f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in ((faults, "fault"), (notes, "note"))
         ]
-        return f"checked {checked}: {', '.join(found)}"
+        return f"checked {checked}: {', '.join(totals)}"

@@ -1,8 +1,8 @@
 """Rows of a primary-key table whose changelog is damaged, and whose state is not.
 
-The state is an index on the changelog, so it must be the fold of what is left of the changelog. But a sound state has
-what the lost changes have made of the rows. So the two are compared, and the differences become changes at the end of
-the changelog: every row is as it was, only its history has a gap. Keys that were changed again behind the state's
+The state is an index on the changelog, so it must be the fold of the remaining changelog. But a sound state also has
+the effects of the lost changes. So the two are compared, and the differences become changes at the end of
+the changelog: no row changes, and only its history has a gap. Keys that were changed again behind the state's
 offset are left alone: the changelog has their newest rows.
 """
 
@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forebay.base.errors import CorruptData
-from forebay.codec._slices import RowSlices
-from forebay.codec.log_batch import ChangeType, stamp
-from forebay.codec.value_batch import STORED_PREFIX_BYTES
+from forebay.codec.kv.value_batch import STORED_PREFIX_BYTES
+from forebay.codec.log.header import stamp
+from forebay.codec.log.log_batch import ChangeType
+from forebay.codec.rows._slices import RowSlices
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses, checkpoints, damage_of_checkpoint
 from forebay.kv.engine import EngineState
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.kv.tablet import ChangelogCodec, TableView
 from forebay.verify.logs import LogImage
 from forebay.verify.report import Report, no_steps
@@ -35,7 +36,7 @@ Change = tuple[bytes, bytes | None, bytes | None]
 
 
 class Restored(NamedTuple):
-    """What a sound state knows of changes that are lost."""
+    """Lost changes that were recovered from a sound state."""
 
     changes: list[Change]
     up_to: int
@@ -143,7 +144,7 @@ class StateRepair:
             yield key, value, None
 
     def batches(self, changes: list[Change], base_offset: int, timestamp_ms: int) -> Iterator[bytes]:
-        """Changelog batches of changes, as they are in a log from `base_offset` on."""
+        """Changelog batches of the changes for a log, from `base_offset` on."""
         codec = ChangelogCodec(self._table.info, self._table.schema_by_id)
         is_full = self._table.info.descriptor.has_full_changelog
         for first in range(0, len(changes), _CHANGES_PER_BATCH):
@@ -166,11 +167,11 @@ class StateRepair:
 
     def discard(self) -> None:
         """Remove, durably, the state's files and the checkpoints that do not fit the repaired changelog."""
-        kept = None if self._base is None else self._base[1].rpartition("/")[2]
+        base_name = None if self._base is None else self._base[1].rpartition("/")[2]
         if self._fs.exists(self._folder):
             for entry in self._fs.list_directory(self._folder):
                 path = names.join(self._folder, entry.name)
-                if entry.is_directory and entry.name != kept:
+                if entry.is_directory and entry.name != base_name:
                     self._fs.remove_tree(path)
                 elif not entry.is_directory:
                     self._fs.remove(path)

@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ForebayError, OutcomeUnknown, StorageFailure, UnsupportedOperation
-from forebay.client.admin import Admin
+from forebay.client.admin.admin import Admin
 from forebay.client.connection import Connection
-from forebay.client.replay import rows_at
+from forebay.client.reading.replay import rows_at
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.table import Table
-from forebay.client.table_snapshot import TableSnapshot
 from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.moving.checksum import checksum_of, live_checksum, union_checksum
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 from forebay.verify.report import OnStep, Report, no_steps
 
 _KEYS_AT_ONCE = 2000
@@ -146,7 +146,7 @@ class _TableCheck:
         rows = snapshot.scan(buckets=[bucket]).to_arrow()
         self._report.count("rows", rows.num_rows)
         self._on_step(f"rows of {place}", rows.num_rows, 0)
-        folded = rows_at(table.connection, table.info, bucket, RowView(table.info), offset)
+        folded = rows_at(table.connection, RowView(table.info), bucket, offset)
         if folded is None:
             self._report.note(place, "the changelog's beginning has expired: the scan was not compared with its fold")
         else:
@@ -163,10 +163,10 @@ class _TableCheck:
         different: list[pa.Table] = []
         for first in range(0, rows.num_rows, _KEYS_AT_ONCE):
             chunk = rows.slice(first, _KEYS_AT_ONCE)
-            found = self._table.lookup(chunk.select(names))
+            result = self._table.lookup(chunk.select(names))
             self._report.count("lookups", chunk.num_rows)
-            if not found.equals(chunk):
-                rows_of = [(found.slice(i, 1), chunk.slice(i, 1)) for i in range(chunk.num_rows)]
+            if not result.equals(chunk):
+                rows_of = [(result.slice(i, 1), chunk.slice(i, 1)) for i in range(chunk.num_rows)]
                 different += [row for other, row in rows_of if not self._same(other, row)]
         if not different:
             return
@@ -178,13 +178,13 @@ class _TableCheck:
                 f"{len(wrong)} lookups give other rows than the full scan: {wrong[:_DIFFERENCES_SHOWN]}",
             )
 
-    def _same(self, found: pa.Table, row: pa.Table) -> bool:
+    def _same(self, result: pa.Table, row: pa.Table) -> bool:
         """Whether two rows are equal, with NaN equal to NaN; a missing row has a key of nulls."""
-        if found.equals(row):
+        if result.equals(row):
             return True
-        if any(found[name].null_count for name in self._table.schema.primary_key):
+        if any(result[name].null_count for name in self._table.schema.primary_key):
             return False
-        return checksum_of(self._table.schema, found) == checksum_of(self._table.schema, row)
+        return checksum_of(self._table.schema, result) == checksum_of(self._table.schema, row)
 
     def _changed_since(self, bucket: TableBucket, offset: int, names: list[str]) -> set[tuple[object, ...]]:
         """The keys changed since the snapshot."""
@@ -198,13 +198,13 @@ class _TableCheck:
 
     def _check_lake(self) -> None:
         table, report, place = self._table, self._report, str(self._table.path)
-        known = newest_known(self._admin, table.info)
-        if known is None:
+        snapshot = newest_lake_snapshot(self._admin, table.info)
+        if snapshot is None:
             return
         ends = self._admin.list_offsets(table.info, "latest")
-        for bucket, offset in known.log_offsets.items():
+        for bucket, offset in snapshot.log_offsets.items():
             if bucket in ends and offset > ends[bucket]:
-                text = f"lake snapshot {known.snapshot_id} holds the log up to offset {offset}, and it ends at"
+                text = f"lake snapshot {snapshot.snapshot_id} holds the log up to offset {offset}, and it ends at"
                 report.fault(self._place(bucket), f"{text} {ends[bucket]}")
         report.count("lake snapshots")
         if not table.has_primary_key:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -20,13 +20,13 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv import _digest
 from forebay.kv.checkpoint import PageCacheWitnesses, Trust, checkpoints, damage_of_checkpoint, trust_mark
-from forebay.kv.engine import EngineState, KvEngine
+from forebay.kv.engine import EngineState
 from forebay.kv.engines import engine_in
 from forebay.kv.file_checksums import first_difference
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.lmdb_file import DATA_FILE, LmdbFile
-from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_file import DATA_FILE, LmdbFile
+from forebay.kv.rocksdb_state import is_rocksdb, refusal
 from forebay.kv.tablet import ChangelogCodec, TableView
 from forebay.verify.logs import LogImage
 from forebay.verify.report import OnStep, Report
@@ -68,15 +68,15 @@ class _LmdbState:
         self._file.close()
 
 
-class _CopiedState:
-    """A copy of a state, because its engine writes into every folder that it opens."""
+class _HlogState:
+    """A copy of a state of `hlog`, because the engine writes into every folder that it opens."""
 
-    def __init__(self, folder: str, scratch: Path, engine: Callable[[Path], KvEngine]) -> None:
+    def __init__(self, folder: str, scratch: Path) -> None:
         """Raises `CorruptData`."""
         copy = Path(tempfile.mkdtemp(dir=scratch)) / "copied"
         shutil.copytree(folder, copy)
         try:
-            self._engine = engine(copy)
+            self._engine = HlogEngine(copy)
             try:
                 self._count()
             except BaseException:
@@ -128,6 +128,11 @@ class StateCheck:
     def run(self, clean: bool, witnesses: PageCacheWitnesses) -> None:
         """Check everything; `clean`: the server closed the bucket."""
         self._report.count("key-value states")
+        for name in ("db", *checkpoints(self._fs, self._folder)):
+            path = names.join(self._folder, name)
+            if is_rocksdb(path):
+                self._report.fault(path, refusal(path).message)
+                return
         base = self._check_checkpoints()
         if base is None and self._log.start > 0:
             self._report.fault(
@@ -190,11 +195,15 @@ class StateCheck:
         return self.open(self._engine_folder)
 
     def open(self, folder: str) -> ReadableState:
-        """The state in a folder, whichever engine wrote it. Raises `CorruptData`."""
-        name = engine_in(Path(folder))
-        if name == "lmdb":
+        """The state in a folder, whichever engine wrote it.
+
+        Raises `CorruptData`, and `UnsupportedOperation` for files of RocksDB.
+        """
+        if engine_in(Path(folder)) == "lmdb":
             return _LmdbState(self._fs, folder, self._on_step)
-        return _CopiedState(folder, self._scratch, HlogEngine if name == "hlog" else RocksDbEngine)
+        if is_rocksdb(folder):
+            raise refusal(folder)
+        return _HlogState(folder, self._scratch)
 
     def _check_numbers(self, state: ReadableState, clean: bool) -> None:
         report, applied = self._report, state.state.applied_offset

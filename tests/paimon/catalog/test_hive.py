@@ -18,12 +18,12 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from forebay.hive.catalog import HiveCatalog
+from forebay.hive.metastore import Metastore
+from forebay.hive.tables import hive_type
 from forebay.metadata import types
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.catalog.catalog import Catalog
-from forebay.paimon.catalog.hive import HiveCatalog
-from forebay.paimon.catalog.hive_metastore import Metastore
-from forebay.paimon.catalog.hive_tables import hive_type
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store import schema_changes as changes

@@ -23,10 +23,10 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from forebay.paimon.catalog import hive_metastore
+from forebay.hive import metastore as metastore_module
+from forebay.hive.commits import HiveLock
+from forebay.hive.metastore import Metastore
 from forebay.paimon.catalog.catalog import Catalog
-from forebay.paimon.catalog.hive_commits import HiveLock
-from forebay.paimon.catalog.hive_metastore import Metastore
 from tests.paimon.catalog.metastore_server import Cutter, MetastoreServer
 from tests.paimon.lake import put, rows_of
 from tests.patience import PATIENCE
@@ -145,13 +145,13 @@ def cutter(metastore: MetastoreServer) -> Iterator[Cutter]:
 def closed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The clients whose connections were closed."""
     found: list[Any] = []
-    close = hive_metastore._close
+    close = metastore_module._close
 
     def noting(client: Any) -> None:
         found.append(client)
         close(client)
 
-    monkeypatch.setattr(hive_metastore, "_close", noting)
+    monkeypatch.setattr(metastore_module, "_close", noting)
     return found
 
 
@@ -271,8 +271,8 @@ def test_a_connection_that_cannot_be_introduced_is_closed(
     def unknown() -> str:
         raise OSError("no such user")
 
-    monkeypatch.setattr(hive_metastore, "current_user", unknown)
-    monkeypatch.setattr(hive_metastore, "_close", closed.append)
+    monkeypatch.setattr(metastore_module, "current_user", unknown)
+    monkeypatch.setattr(metastore_module, "_close", closed.append)
     with pytest.raises(Unavailable, match="no such user"):
         Metastore(hive_options, ManualClock()).call("get_all_databases")
     assert len(closed) == 3, "one of each round"
@@ -300,7 +300,7 @@ def test_a_refusal_is_told_in_the_servers_words(
 
 
 def test_a_package_that_is_missing_is_named_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hive_metastore, "_thrift", hive_metastore._thrift.__wrapped__)
+    monkeypatch.setattr(metastore_module, "_thrift", metastore_module._thrift.__wrapped__)
     monkeypatch.setitem(sys.modules, "thriftpy2", None)
     with pytest.raises(UnsupportedOperation, match=r"pip install 'forebay\[paimon,hive\]'"):
         Metastore({"uri": "thrift://host"})

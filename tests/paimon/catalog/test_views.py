@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.hive.views import from_hive_type
 from forebay.metadata import types
 from forebay.paimon.catalog.catalog import Catalog
-from forebay.paimon.catalog.hive_views import from_hive_type
 from tests.paimon.catalog.conftest import drop_all
 from tests.paimon.catalog.rest_server import RestServer
 

@@ -20,11 +20,11 @@ from forebay.base.errors import (
 )
 from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.format.snapshot_json import format_snapshot
-from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.store.lock import CommitLock
 from forebay.paimon.store.schemas import SchemaManager
 from tests.every_run import every_run
 from tests.paimon.commit.tables import FAST, Table, append, compact, data_file
+from tests.paimon.failing import FailingFileIO, SimulatedCrash
 
 SEEDS = every_run(range(40), lambda seed: seed < 10)
 

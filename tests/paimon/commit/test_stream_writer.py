@@ -18,10 +18,10 @@ from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound, OutcomeUnknown, StorageFailure
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.snapshot import CommitKind
-from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
 from tests.every_run import every_run
+from tests.paimon.failing import FailingFileIO
 from tests.paimon.kills import start_process
 from tests.paimon.lake import altered, at_ms, put
 from tests.paimon.maintain.lakes import FAST, NOW, files_of, make_table, open_table, referenced, rows

@@ -13,11 +13,11 @@ import pytest
 from forebay.base.errors import Conflict, ForebayError, NotFound
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.commit_message import CommitMessage
-from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from tests.every_run import every_run
 from tests.paimon.compact.trees import changelog, replay
+from tests.paimon.failing import FailingFileIO
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])

@@ -21,12 +21,12 @@ from forebay.paimon.files.writer import RollingWriter
 from forebay.paimon.format.commit_message import DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, FileSource
 from forebay.paimon.format.snapshot import CommitKind
-from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES, changelog
+from tests.paimon.failing import FailingFileIO
 from tests.paimon.lake import ALL_TYPES, TrackedIO, all_types_rows, altered, live_files, new_catalog, put, rows_of
 
 PLAIN = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -15,11 +15,11 @@ from forebay.paimon.format.file_meta import EMPTY_ROW, FileKind, FileSource, Man
 from forebay.paimon.format.manifest_codec import (
     Arities,
     describe_manifest,
-    read_manifest,
     read_manifest_list,
     write_manifest,
     write_manifest_list,
 )
+from forebay.paimon.format.manifest_rows import read_manifest_rows
 from forebay.paimon.format.schema_json import format_schema, parse_schema
 from forebay.paimon.format.snapshot_json import format_snapshot, parse_snapshot
 from forebay.paimon.format.stats import ColumnStats, unpack_stats
@@ -44,7 +44,7 @@ def _entries(name: str, snapshot_id: int) -> list[ManifestEntry]:
     snapshot = SnapshotManager(IO, paths).snapshot(snapshot_id)
     lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
     manifests = [m for name in lists for m in read_manifest_list(IO.read(paths.manifest(name)))]
-    return [e for m in manifests for e in read_manifest(IO.read(paths.manifest(m.file_name)))]
+    return [e for m in manifests for e in read_manifest_rows(IO.read(paths.manifest(m.file_name))).entries()]
 
 
 def _as_java(node: Any) -> Any:
@@ -92,7 +92,7 @@ def test_manifests_are_written_back_record_for_record(name: str) -> None:
         assert ours == [{k: v for k, v in record.items() if k in known} for record in avro.read_records(theirs)]
         for manifest in manifests:
             data = IO.read(paths.manifest(manifest.file_name))
-            entries = read_manifest(data)
+            entries = read_manifest_rows(data).entries()
             assert avro.read_records(write_manifest(entries, arities)) == avro.read_records(data)
 
 
@@ -102,7 +102,7 @@ def test_the_description_of_a_manifest_is_the_one_that_pypaimon_gave(name: str) 
     schema = parse_schema(IO.read(paths.schema(0)))
     snapshot = SnapshotManager(IO, paths).snapshot(1)
     (theirs,) = read_manifest_list(IO.read(paths.manifest(snapshot.delta_manifest_list)))
-    entries = read_manifest(IO.read(paths.manifest(theirs.file_name)))
+    entries = read_manifest_rows(IO.read(paths.manifest(theirs.file_name))).entries()
     ours = describe_manifest(theirs.file_name, theirs.file_size, entries, row_layout(schema.partition_fields), 0)
     assert ours == theirs
 

@@ -28,7 +28,6 @@ from forebay.paimon.format.manifest_codec import (
     Arities,
     data_file_record,
     parse_data_file,
-    read_manifest,
     read_manifest_list,
     write_manifest,
     write_manifest_list,
@@ -113,7 +112,7 @@ def test_entries_are_written_as_fastavro_writes_them_and_read_as_it_reads_them(s
     ours = write_manifest(entries, ARITIES, "none")
     assert ours == avro.write_records(MANIFEST_ENTRY, [record_of(e) for e in entries], "none")
     assert [parse_data_file(r["_FILE"]) for r in avro.read_records(ours)] == [e.file for e in entries]
-    assert read_manifest(ours) == entries
+    assert read_manifest_rows(ours).entries() == entries
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -138,7 +137,7 @@ def test_manifests_of_older_and_newer_writers_are_read() -> None:
         fields = [*MANIFEST_ENTRY["fields"][:5], {"name": "_FILE", "type": file_type}]
         record = {**full, "_FILE": {**full["_FILE"], "_NEWER": {"x": 1}}}
         data = avro.write_records({**MANIFEST_ENTRY, "fields": fields}, [record])
-        (read,) = read_manifest(data)
+        (read,) = read_manifest_rows(data).entries()
         assert read.file == expected
         assert read_manifest_rows(data).null_counts(np.array([0]), 0, keys=True).tolist() == [-1]
 
@@ -158,14 +157,14 @@ def test_numbers_that_mean_nothing_are_corrupt(name: str, value: int) -> None:
     else:
         record[name] = value
     with pytest.raises(CorruptData):
-        read_manifest(avro.write_records(MANIFEST_ENTRY, [record]))
+        read_manifest_rows(avro.write_records(MANIFEST_ENTRY, [record])).entries()
 
 
 def test_a_name_that_is_not_utf8_is_corrupt() -> None:
     body = avro.read_container(write_manifest([entry("abcdef")], ARITIES, "none"))
     bad = avro.write_container(body.schema, [(1, body.body.replace(b"abcdef", b"abc\xffef"))], "none")
     with pytest.raises(CorruptData, match="UTF-8"):
-        read_manifest(bad)
+        read_manifest_rows(bad).entries()
 
 
 def test_columns_say_what_the_entries_say() -> None:

@@ -216,7 +216,7 @@ def test_data_files_of_older_writers_lack_the_newer_fields() -> None:
         "_SCHEMA_ID": 0, "_LEVEL": 3, "_EXTRA_FILES": [],
     }  # fmt: skip
     parsed = parse_data_file(record)
-    assert (parsed.level, parsed.delete_row_count, parsed.add_row_count, parsed.file_source) == (3, None, None, None)
+    assert (parsed.level, parsed.delete_row_count, parsed.file_source) == (3, None, None)
     assert (parsed.max_key, parsed.key_stats.null_counts) == (EMPTY_ROW, ())
 
 

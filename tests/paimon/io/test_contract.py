@@ -18,10 +18,10 @@ from pyarrow import fs
 
 from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.paimon.io.arrow_file_io import ArrowFileIO
-from forebay.paimon.io.failing import FailingFileIO, FailPoint, SimulatedCrash
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.io.opening import open_file_io
+from tests.paimon.failing import FailingFileIO, FailPoint, SimulatedCrash
 
 IMPLEMENTATIONS: dict[str, Callable[[], FileIO]] = {
     "local": LocalFileIO,

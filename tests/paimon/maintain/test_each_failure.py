@@ -15,8 +15,8 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError
-from forebay.paimon.io.failing import FailingFileIO
 from tests.paimon.aftermath import check
+from tests.paimon.failing import FailingFileIO
 from tests.paimon.kill_acts import ACTS
 from tests.paimon.maintain.lakes import FAST, NOW, open_table, rows
 

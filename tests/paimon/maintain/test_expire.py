@@ -20,7 +20,6 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, NotFound
-from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.maintain.expire import Expired, SnapshotExpiry
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
@@ -28,6 +27,7 @@ from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.tags import Tag, TagManager
 from forebay.paimon.table import Table
 from tests.every_run import every_run
+from tests.paimon.failing import FailingFileIO, SimulatedCrash
 from tests.paimon.lake import at_ms, put, stream_of
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
 from tests.paimon.stream.model import COLUMNS as MODEL_COLUMNS

@@ -15,10 +15,10 @@ import pytest
 
 from forebay.base.ambient import SYSTEM_CLOCK, ManualClock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
-from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
+from tests.paimon.failing import FailingFileIO
 from tests.paimon.kill_acts import HISTORY, with_history
 from tests.paimon.lake import put, stream_of
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows

@@ -12,12 +12,12 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, StorageFailure
-from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.io.file_io import FileStatus
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.table import Table
 from tests.every_run import every_run
+from tests.paimon.failing import FailingFileIO, SimulatedCrash
 from tests.paimon.lake import at_ms, put
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
 

@@ -163,7 +163,7 @@ def test_writers_expire_after_commits_unless_write_only(tmp_path: Path) -> None:
 
 
 def test_a_commit_stands_though_the_upkeep_behind_it_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from forebay.paimon.io.failing import FailingFileIO
+    from tests.paimon.failing import FailingFileIO
 
     io = FailingFileIO(FAST)
     options = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1", "write-only": "false"}

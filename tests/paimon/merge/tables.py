@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.codec.arrow_types import arrow_type
+from forebay.codec.arrow.arrow_types import arrow_type
 from forebay.metadata.types import DataType
 from forebay.paimon.format.schema import DataField, TableSchema
 from tests.paimon.merge.reference import Record, sorted_records

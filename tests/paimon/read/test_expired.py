@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import NotFound
-from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.expired import expiry_errors
 from forebay.paimon.table import Table
 from tests.paimon.lake import new_catalog, put
 from tests.paimon.stream.model import COLUMNS
@@ -22,7 +22,7 @@ def filled(folder: Path, commits: int) -> Table:
 
 def told(table: Table, snapshot_id: int | None) -> str:
     """What a reader of a snapshot is told when one of its files is missing."""
-    with pytest.raises(NotFound) as error, telling_expiry(table.context.snapshots, snapshot_id):
+    with pytest.raises(NotFound) as error, expiry_errors(table.context.snapshots, snapshot_id):
         table.context.io.read(f"{table.context.paths.root}/gone")
     return error.value.message
 
@@ -43,5 +43,5 @@ def test_a_file_that_is_missing_of_the_latest_snapshot_is_missing(
 
 def test_a_name_that_is_not_there_has_not_expired(tmp_path: Path) -> None:
     table = filled(tmp_path, 3)
-    with pytest.raises(NotFound, match=r"^no such tag$"), telling_expiry(table.context.snapshots, None):
+    with pytest.raises(NotFound, match=r"^no such tag$"), expiry_errors(table.context.snapshots, None):
         raise NotFound("no such tag")

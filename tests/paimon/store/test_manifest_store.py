@@ -11,13 +11,13 @@ import pytest
 
 from forebay import col
 from forebay.paimon.format.file_meta import FileKind, ManifestEntry
-from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestCache, ManifestStore
 from forebay.paimon.store.schemas import SchemaManager
 from tests.paimon.commit.tables import FAST, Table, append, data_file, partition
+from tests.paimon.failing import FailingFileIO
 from tests.paimon.lake import new_catalog, put
 
 

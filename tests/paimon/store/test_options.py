@@ -12,7 +12,7 @@ import forebay
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option
 from forebay.paimon.option_names import KNOWN, check_spelling
-from forebay.paimon.options import _KEPT, _NOT_BUILT, MB, CoreOption, CoreOptions
+from forebay.paimon.options import _NOT_BUILT, _WITHOUT_EFFECT, MB, CoreOption, CoreOptions
 
 
 def test_options_have_paimons_defaults() -> None:
@@ -135,7 +135,7 @@ def test_every_option_of_the_class_is_read_by_some_module() -> None:
 
 def test_options_that_change_nothing_still_have_values_of_theirs() -> None:
     CoreOptions({"read.batch-size": "512", "consumer.mode": "at_least_once"}).check_values()
-    for option in _KEPT:
+    for option in _WITHOUT_EFFECT:
         with pytest.raises(InvalidRequest, match=f"option '{option.name}': 'some' is not"):
             CoreOptions({option.name: "some"}).check_values()
 
@@ -143,7 +143,7 @@ def test_options_that_change_nothing_still_have_values_of_theirs() -> None:
 def test_every_option_that_is_read_here_is_known_by_name() -> None:
     declared = [v for v in vars(CoreOptions).values() if isinstance(v, CoreOption)]
     named = {key for option in declared for key in (option.key, *option.fallback)} | set(_NOT_BUILT)
-    named |= {option.name for option in _KEPT}
+    named |= {option.name for option in _WITHOUT_EFFECT}
     assert named - KNOWN == set()
     for name in sorted(named):
         check_spelling(name)

@@ -52,7 +52,7 @@ def test_a_table_may_have_more_buckets_than_memory_has_room_for() -> None:
 
 def test_the_row_hash_is_the_one_that_decides_on_buckets() -> None:
     """The bucket is the hash's remainder, so the compiled kernel, which Java's own buckets were tested with, judges."""
-    from forebay.codec.rows import bucket_ids
+    from forebay.codec.rows.buckets import bucket_ids
 
     fields = new_schema(COLUMNS).fields
     batch = pa.RecordBatch.from_pydict(

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import ForebayError, StorageFailure
-from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from forebay.paimon.write.writers import KeyValueWriter
 from tests.every_run import every_run
+from tests.paimon.failing import FailingFileIO
 from tests.paimon.lake import new_catalog, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 
-from forebay.codec.arrow_types import arrow_type
-from forebay.codec.rows import KeyEncoder, bucket_ids
+from forebay.codec.arrow.arrow_types import arrow_type
+from forebay.codec.rows.buckets import bucket_ids
+from forebay.codec.rows.keys import KeyEncoder
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.paimon import Catalog

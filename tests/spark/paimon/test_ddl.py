@@ -15,9 +15,8 @@ from forebay.metadata import types
 from forebay.paimon import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.spark.schemas import table_schema, to_fields
-from forebay.spark.sql.catalog import TableRequest
 from forebay.spark.sql.lake_ddl import definition, property_change, stored_default
-from forebay.spark.sql.live_ddl import Transform
+from forebay.spark.sql.requests import TableRequest, Transform
 from tests.spark.releases import needs
 
 LIKE = needs(4, 2, "CREATE TABLE LIKE for tables of catalogs")

@@ -268,16 +268,16 @@ def test_a_purged_table_is_empty_and_has_no_files_but_a_snapshot(table: Table, c
 
 @needs(4, 1, "SHOW PROCEDURES")
 def test_all_procedures_are_listed(lake_sql: Sql) -> None:
-    from forebay.spark.sql.lake_procedures import PAIMON_PROCEDURES
+    from forebay.spark.sql.lake_procedures import LAKE_PROCEDURES
 
     shown = {str(row[-1]) for row in lake_sql("SHOW PROCEDURES IN lake.sys")}
-    assert shown >= {*PAIMON_PROCEDURES}
+    assert shown >= {*LAKE_PROCEDURES}
 
 
 def test_arguments_of_every_type_reach_a_procedure(lake_sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql import types as t
 
-    from forebay.spark.sql.lake_procedures import PAIMON_PROCEDURES
+    from forebay.spark.sql.lake_procedures import LAKE_PROCEDURES
     from forebay.spark.sql.procedures import DONE, Parameter, Procedure
 
     heard: dict[str, Any] = {}
@@ -292,7 +292,7 @@ def test_arguments_of_every_type_reach_a_procedure(lake_sql: Sql, monkeypatch: p
     }
     parameters = tuple(Parameter(name, kind, default="NULL") for name, kind in kinds.items())
     echo = Procedure("echo", "Remember the arguments.", parameters, DONE, lambda _, **given: heard.update(given))
-    monkeypatch.setitem(PAIMON_PROCEDURES, "echo", echo)
+    monkeypatch.setitem(LAKE_PROCEDURES, "echo", echo)
     lake_sql("CALL lake.sys.echo(i => 1, l => 5000000000, b => true, s => 'x', a => array('p'), m => map('k', 'v'))")
     assert heard == {"i": 1, "l": 5_000_000_000, "b": True, "s": "x", "a": ["p"], "m": {"k": "v"}}
     lake_sql("CALL lake.sys.echo()")

@@ -19,7 +19,7 @@ from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
 from forebay.spark.lake_datasource import PaimonDataSource
-from forebay.spark.lake_options import paimon_read_options
+from forebay.spark.lake_options import lake_read_options
 from forebay.spark.reading.lake_plan import PaimonScan
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.schemas import spark_arrow_schema
@@ -408,9 +408,9 @@ def test_a_changelog_has_change_types_in_words(keyed: Table) -> None:
 
 
 def test_options_have_any_case_and_the_read_s_go_before_the_session_s() -> None:
-    given = paimon_read_options({"SCAN.Snapshot-Id": "3"}, {"scan.snapshot-id": "1", "scan.mode": "from-snapshot"})
+    given = lake_read_options({"SCAN.Snapshot-Id": "3"}, {"scan.snapshot-id": "1", "scan.mode": "from-snapshot"})
     assert given.table == {"scan.snapshot-id": "3", "scan.mode": "from-snapshot"}
-    assert paimon_read_options({}, {"write-only": "true", "write.merge-schema": "true"}).table == {}
+    assert lake_read_options({}, {"write-only": "true", "write.merge-schema": "true"}).table == {}
 
 
 @pytest.mark.parametrize(
@@ -426,13 +426,13 @@ def test_options_have_any_case_and_the_read_s_go_before_the_session_s() -> None:
 )
 def test_wrong_options_are_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
-        paimon_read_options(options)
+        lake_read_options(options)
 
 
 def test_options_of_streams_are_refused_for_batches() -> None:
     for options in ({"maxRowsPerTrigger": "3"}, {"consumer-id": "c"}, {"scan.bounded.watermark": "3"}):
         with pytest.raises(UnsupportedOperation, match="is for streams"):
-            paimon_read_options(options).refuse_for_batches()
+            lake_read_options(options).refuse_for_batches()
 
 
 # ---- the format -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 
 from forebay.paimon import Catalog
 from forebay.paimon.table import Table
-from forebay.testing.checkpoints import forget_last_batch
+from tests.checkpoints import forget_last_batch
 from tests.paimon.lake import put
 from tests.patience import PATIENCE
 from tests.spark.releases import needs

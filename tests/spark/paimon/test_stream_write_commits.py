@@ -17,7 +17,7 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
 from forebay.spark.lake_options import write_options
 from forebay.spark.writing import committing
-from forebay.spark.writing.background import BackgroundCompaction, FewAtATime, PackRounds
+from forebay.spark.writing.background import BackgroundCompaction, LimitedRunner, PackRounds
 from forebay.spark.writing.committing import Overwrite
 from forebay.spark.writing.stream_commits import Epoch, StreamCommits, must_wait
 from tests.paimon.lake import put, stream_of
@@ -151,7 +151,7 @@ def test_a_commit_that_cannot_be_prepared_leaves_no_file(
             return fails()
 
     if by_driver:
-        monkeypatch.setattr(committing, "_put_together", fails)
+        monkeypatch.setattr(committing, "_precompact", fails)
     else:
         monkeypatch.setattr(committing, "DRIVER_ROWS_MAX", 0)
     table = make(tmp_path, precommit_compact="true")
@@ -387,7 +387,7 @@ def test_a_few_tasks_run_at_a_time_and_all_is_discarded_when_one_fails() -> None
             sizes.append(len(tasks))
             return super().run(function, tasks, **how)
 
-    few = FewAtATime(Counted(4), 2)
+    few = LimitedRunner(Counted(4), 2)
     assert few.run(abs, [-1, -2, -3], rows=[1, 1, 1]) == [1, 2, 3]
     assert sizes == [2, 1]
     gone: list[Any] = []

@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 import forebay.spark
 from forebay.paimon import Catalog
 from forebay.server.embedded import EmbeddedServer
-from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.server_setup import write_setup
 from tests.paimon.catalog.conftest import drop_all, hive_options, metastore
 from tests.paimon.catalog.rest_server import RestServer
@@ -196,7 +195,7 @@ def test_unqualified_names_are_those_of_where_the_view_was_created(spark: Any, s
         spark.catalog.setCurrentCatalog("spark_catalog")
     assert not [name for name in viewed.view("db.here").options if "Namespace" in name]
     second = spark.newSession()
-    forebay.spark.attach(second, "elsewhere", paimon=dict(viewed._api.given))  # type: ignore[attr-defined]
+    forebay.spark.attach(second, "elsewhere", paimon=dict(viewed._api.caller_options))  # type: ignore[attr-defined]
     assert [tuple(row) for row in second.sql("SELECT * FROM elsewhere.db.here").collect()] == [(1,)]
     assert [tuple(row) for row in second.sql("SELECT * FROM elsewhere.other.there").collect()] == [(1, 9)]
 
@@ -270,9 +269,7 @@ def test_servers_open_catalogs_with_views_by_configuration(
     spark: Any, rest: RestServer, viewed: Catalog, tmp_path: Path
 ) -> None:
     settings = {f"paimon.{name}": value for name, value in rest.options.items()}
-    lines = dict(
-        line.split(" ", 1) for line in write_setup(Jvm.of(spark), tmp_path, "shop", settings).read_text().splitlines()
-    )
+    lines = dict(line.split(" ", 1) for line in write_setup(spark, tmp_path, "shop", settings).read_text().splitlines())
     assert lines["spark.sql.catalog.shop"] == "org.forebay.SparkViewCatalog"
     viewed.create_view("db.v", [("n", "INT")], "SELECT 7")
     served = spark.newSession()
@@ -302,7 +299,7 @@ def test_a_server_without_views_shows_its_tables(rest: RestServer, sql: Sql) -> 
 @pytest.fixture
 def mixed(spark: Any, server: EmbeddedServer, viewed: Catalog, database: str) -> Sql:
     """Run a statement; `{db}` in it is a database of the cluster, in a catalog of the cluster and the lake."""
-    options = dict(viewed._api.given)  # type: ignore[attr-defined]
+    options = dict(viewed._api.caller_options)  # type: ignore[attr-defined]
     forebay.spark.attach(spark, "both_viewed", bootstrap_servers=server.bootstrap_servers, paimon=options)
 
     def run(statement: str) -> list[tuple[Any, ...]]:

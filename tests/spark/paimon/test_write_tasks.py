@@ -26,7 +26,7 @@ from forebay.spark.workers import MESSAGE_COLUMN
 from forebay.spark.writing import committing, lake_write, lake_write_builder
 from forebay.spark.writing.committing import Overwrite, commit_batch
 from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, WrittenFiles, messages_of, new_write
-from forebay.spark.writing.lake_write_builder import Dealing, dealing
+from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
 from tests.paimon.lake import altered, live_files, new_catalog, put, stream_of
 
 Rows = list[dict[str, Any]]
@@ -387,26 +387,28 @@ def context_of(cores: int) -> Any:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, Dealing()),
-        ({"parts": "name", "partition__sink-strategy": "hash"}, Dealing(("name",), 0)),
-        ({"bucket": "8", "bucket_key": "id"}, Dealing(("id",), 4, "paimon_bucket[8](L) of 4 tasks")),
-        (ONE_KEY, Dealing(("id",), 2, "paimon_bucket[2](L) of 2 tasks")),
-        (PARTS, Dealing(("id", "name"), 4, "paimon_bucket[2](L; U) of 4 tasks")),
-        ({**ONE_KEY, "sink__parallelism": "9"}, Dealing(("id",), 9, "paimon_bucket[2](L) of 9 tasks")),
-        ({**ONE_KEY, "sink__parallelism": "1"}, Dealing(("id",), 1)),
-        ({"key": "id"}, Dealing(("id",), 1)),
+        ({}, RowDistribution()),
+        ({"parts": "name", "partition__sink-strategy": "hash"}, RowDistribution(("name",), 0)),
+        ({"bucket": "8", "bucket_key": "id"}, RowDistribution(("id",), 4, "paimon_bucket[8](L) of 4 tasks")),
+        (ONE_KEY, RowDistribution(("id",), 2, "paimon_bucket[2](L) of 2 tasks")),
+        (PARTS, RowDistribution(("id", "name"), 4, "paimon_bucket[2](L; U) of 4 tasks")),
+        ({**ONE_KEY, "sink__parallelism": "9"}, RowDistribution(("id",), 9, "paimon_bucket[2](L) of 9 tasks")),
+        ({**ONE_KEY, "sink__parallelism": "1"}, RowDistribution(("id",), 1)),
+        ({"key": "id"}, RowDistribution(("id",), 1)),
     ],
 )
 def test_rows_are_dealt_to_tasks_as_the_buckets_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], expected: Dealing
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], expected: RowDistribution
 ) -> None:
     monkeypatch.setattr(lake_write_builder, "runs_on_executors", lambda jvm: True)
-    assert dealing(make(tmp_path, **options), context_of(4)) == expected
+    assert row_distribution(make(tmp_path, **options), context_of(4)) == expected
 
 
-@pytest.mark.parametrize(("options", "expected"), [(ONE_KEY, Dealing(("id",), 2)), (PARTS, Dealing(("name", "id"), 4))])
+@pytest.mark.parametrize(
+    ("options", "expected"), [(ONE_KEY, RowDistribution(("id",), 2)), (PARTS, RowDistribution(("name", "id"), 4))]
+)
 def test_rows_are_dealt_by_their_bucket_keys_where_spark_cannot_tell_buckets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], expected: Dealing
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], expected: RowDistribution
 ) -> None:
     monkeypatch.setattr(lake_write_builder, "runs_on_executors", lambda jvm: False)
-    assert dealing(make(tmp_path, **options), context_of(4)) == expected
+    assert row_distribution(make(tmp_path, **options), context_of(4)) == expected

@@ -13,8 +13,8 @@ from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import InternalError
 from forebay.cli.quickstart.screen import say
 from forebay.cli.quickstart.stream import COUNTED, Stream, Totals
-from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit
 from forebay.unionread.scan import UnionRowReader
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit
 
 if TYPE_CHECKING:
     from forebay.client.table import Table

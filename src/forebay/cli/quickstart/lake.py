@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from forebay.base.errors import InternalError, InvalidRequest, UnsupportedOperation
 from forebay.base.locations import location
-from forebay.metadata.table import TableInfo, lake_options
+from forebay.metadata.table import TableInfo
 
 TABLES = ("nyc.flights", "nyc.events")
 
@@ -68,7 +68,7 @@ class QuickstartLake:
 
     def check_is_of(self, table: TableInfo) -> None:
         """Raise `InvalidRequest` if the lake of a table is another one: a server that runs may have any."""
-        found, warehouse = table.descriptor.lake_format, lake_options(table).get("warehouse", "")
+        found, warehouse = table.descriptor.lake_format, table.lake_options().get("warehouse", "")
         if found != self.format or not warehouse or location(warehouse) != location(self.folder):
             raise InvalidRequest(
                 f"the lake of the server is {found} in {warehouse}, not {self.format} in {self.folder}: set --lake, "

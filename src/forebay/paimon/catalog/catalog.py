@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from forebay.api.schemas import SchemaLike
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
@@ -15,7 +16,7 @@ from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import AlreadyExists, InvalidRequest, UnsupportedOperation
 from forebay.base.locations import check_name, located
 from forebay.base.markup import facts_html, heading
-from forebay.lake.kept import Kept
+from forebay.lake.lru_cache import LruCache
 from forebay.metadata.table import Schema
 from forebay.paimon.catalog.definition import COMMENT, new_fields, new_schema, with_buckets
 from forebay.paimon.format.schema import DataField, TableSchema
@@ -29,12 +30,26 @@ if TYPE_CHECKING:
 BRANCH_MARK = "$branch_"
 """Between the names of a table and of its branch."""
 
-TABLES_KEPT = 64
+TABLES_CACHED_MAX = 64
 """So many opened tables a catalog keeps. A table is its schema and options, some 10 KB; manifests have a bound of their
 own, which the tables share."""
 
-_METASTORES = {"filesystem": "FileSystemCatalog", "jdbc": "JdbcCatalog", "hive": "HiveCatalog", "rest": "RestCatalog"}
+_METASTORES = {"filesystem": "FileSystemCatalog", "jdbc": "JdbcCatalog", "rest": "RestCatalog"}
 """The class in the module of the same name; as text, because these classes derive from the one below."""
+
+ENTRY_POINTS = "forebay.catalogs"
+"""The entry points of catalogs that other packages bring: a metastore's name, and its class of `Catalog`."""
+
+
+def _catalog_class(metastore: str) -> type[Catalog]:
+    """The class for option `metastore`. Raises `UnsupportedOperation` if there is none."""
+    if metastore in _METASTORES:
+        module = import_module(f"forebay.paimon.catalog.{metastore}")
+        return cast("type[Catalog]", getattr(module, _METASTORES[metastore]))
+    for entry in entry_points(group=ENTRY_POINTS, name=metastore):
+        return cast("type[Catalog]", entry.load())
+    names = [*_METASTORES, *entry_points(group=ENTRY_POINTS).names]
+    raise UnsupportedOperation(f"metastore '{metastore}' is not supported; use {', '.join(map(repr, sorted(names)))}")
 
 
 class Catalog(ABC):
@@ -62,12 +77,7 @@ class Catalog(ABC):
         """
         options: dict[str, str] = located(where if isinstance(where, Mapping) else {"warehouse": where})
         metastore = options.get("metastore", "filesystem")
-        if metastore not in _METASTORES:
-            raise UnsupportedOperation(
-                f"metastore '{metastore}' is not supported; use 'filesystem', 'jdbc', 'hive' or 'rest'"
-            )
-        kind: type[Catalog] = getattr(import_module(f"forebay.paimon.catalog.{metastore}"), _METASTORES[metastore])
-        return kind.from_options(options)
+        return _catalog_class(metastore).from_options(options)
 
     @classmethod
     @abstractmethod
@@ -163,7 +173,7 @@ class Catalog(ABC):
         plain, mark, named = name.partition(BRANCH_MARK)
         return self._opened(plain, self._place(plain), branch or (named if mark else MAIN_BRANCH), options)
 
-    def kept_table(self, name: str, *, branch: str | None = None) -> Table:
+    def cached_table(self, name: str, *, branch: str | None = None) -> Table:
         """The same without options, opened again only if it has changed: for engines, which ask for each query.
 
         The schema is read each time, and the catalog asked where the table is. Callers share the table; one that writes
@@ -171,24 +181,24 @@ class Catalog(ABC):
         """
         plain, mark, named = name.partition(BRANCH_MARK)
         branch = branch or (named if mark else MAIN_BRANCH)
-        place, tables = self._place(plain), self._kept_tables
-        kept = tables.get((plain, branch))
-        if kept is not None and kept[0] == place and kept[1].context.schemas.is_in_force(kept[1].schema.id):
-            return kept[1]
+        place, tables = self._place(plain), self._table_cache
+        entry = tables.get((plain, branch))
+        if entry is not None and entry[0] == place and entry[1].context.schemas.is_in_force(entry[1].schema.id):
+            return entry[1]
         opened = self._opened(plain, place, branch, None, self._manifest_cache)
         tables.put((plain, branch), (place, opened))
         return opened
 
     @cached_property
-    def _kept_tables(self) -> Kept[tuple[str, str], tuple[object, Table]]:
-        return Kept(TABLES_KEPT)
+    def _table_cache(self) -> LruCache[tuple[str, str], tuple[object, Table]]:
+        return LruCache(TABLES_CACHED_MAX)
 
     @cached_property
     def _manifest_cache(self) -> ManifestCache:
         return ManifestCache()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_kept_tables", "_manifest_cache")}
+        return {name: value for name, value in vars(self).items() if name not in ("_table_cache", "_manifest_cache")}
 
     def renewed(self) -> Catalog:
         """This catalog, or another one if what it took from elsewhere when it was opened has changed."""

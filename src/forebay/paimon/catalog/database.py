@@ -119,22 +119,22 @@ class PostgreSQL(Database):
 
     def __init__(self, url: str, user: str | None = None, password: str | None = None) -> None:
         parts = urlsplit(url)
-        given = dict(parse_qsl(parts.query))
-        unknown = sorted(given.keys() - _URI_PARAMETERS)
+        parameters = dict(parse_qsl(parts.query))
+        unknown = sorted(parameters.keys() - _URI_PARAMETERS)
         if unknown:
             raise UnsupportedOperation(
                 f"option 'uri' has parameter '{unknown[0]}'; supported are {', '.join(sorted(_URI_PARAMETERS))}"
             )
         self._where: dict[str, Any] = {"host": parts.hostname or "localhost", "port": parts.port or _POSTGRESQL_PORT}
-        if "host" in given:
-            self._where = {"unix_sock": f"{given['host']}/.s.PGSQL.{parts.port or _POSTGRESQL_PORT}"}
-        self._user = user or given.get("user") or unquote(parts.username or "") or getpass.getuser()
-        self._password = password or given.get("password") or (unquote(parts.password) if parts.password else None)
+        if "host" in parameters:
+            self._where = {"unix_sock": f"{parameters['host']}/.s.PGSQL.{parts.port or _POSTGRESQL_PORT}"}
+        self._user = user or parameters.get("user") or unquote(parts.username or "") or getpass.getuser()
+        self._password = password or parameters.get("password") or (unquote(parts.password) if parts.password else None)
         self._database = unquote(parts.path.lstrip("/")) or self._user
-        self._encryption = given.get("sslmode", "require" if given.get("ssl") == "true" else "disable")
+        self._encryption = parameters.get("sslmode", "require" if parameters.get("ssl") == "true" else "disable")
         if self._encryption not in _SSL_MODES:
             raise InvalidRequest(f"sslmode '{self._encryption}' in option 'uri' is none of {', '.join(_SSL_MODES)}")
-        self._name = f"{given.get('host') or parts.hostname or 'localhost'}/{self._database}"
+        self._name = f"{parameters.get('host') or parts.hostname or 'localhost'}/{self._database}"
         _pg8000()
 
     def __repr__(self) -> str:

@@ -67,14 +67,14 @@ def new_fields(columns: SchemaLike | Sequence[DataField], keys: Sequence[str] = 
 
 def with_buckets(options: Mapping[str, Any] | None, buckets: int | None, bucket_keys: Sequence[str]) -> dict[str, str]:
     """`options` with Paimon's bucket options added. Raises `InvalidRequest` if both are given and differ."""
-    chosen = option_texts(options)
-    asked = {} if buckets is None else {"bucket": str(whole_number(buckets, "buckets"))}
+    texts = option_texts(options)
+    arguments = {} if buckets is None else {"bucket": str(whole_number(buckets, "buckets"))}
     if bucket_keys:
-        asked["bucket-key"] = ",".join(bucket_keys)
-    for key, value in asked.items():
-        if chosen.get(key, value).replace(" ", "") != value:
-            raise InvalidRequest(f"option '{key}' is '{chosen[key]}', and the argument for it says '{value}'; give one")
-    return {**chosen, **asked}
+        arguments["bucket-key"] = ",".join(bucket_keys)
+    for key, value in arguments.items():
+        if texts.get(key, value).replace(" ", "") != value:
+            raise InvalidRequest(f"option '{key}' is '{texts[key]}', and the argument for it says '{value}'; give one")
+    return {**texts, **arguments}
 
 
 def _fields(columns: SchemaLike | Sequence[DataField]) -> list[DataField]:

@@ -151,8 +151,8 @@ class FileSystemCatalog(Catalog):
                 ids=self._ids, manifest_cache=manifest_cache,
             )  # fmt: skip
         except NotFound as e:
-            asked = name if branch == MAIN_BRANCH else f"{name}{BRANCH_MARK}{branch}"
-            raise NotFound(f"there is no table '{asked}' in {self.warehouse}") from e
+            shown_name = name if branch == MAIN_BRANCH else f"{name}{BRANCH_MARK}{branch}"
+            raise NotFound(f"there is no table '{shown_name}' in {self.warehouse}") from e
 
     def table_exists(self, name: str) -> bool:
         return bool(self.io.list(f"{self.table_path(name)}/schema"))
@@ -174,7 +174,7 @@ class FileSystemCatalog(Catalog):
             aside = join(self.warehouse, f".dropped-{self._ids.token_hex()}")
             try:
                 self.io.rename(path, aside)
-            except (NotFound, StorageFailure):  # another process was faster; or it is a mount of its own
+            except (NotFound, StorageFailure):  # another process was faster, or the folder is a mount point
                 aside = path
             path = aside
         self.io.delete_directory(path)

@@ -204,7 +204,7 @@ class JdbcLock:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Like `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the lock was taken over meanwhile."""
+        """Hold the lock: see `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the lock was taken over."""
         acquired_at = self._acquire()
         try:
             yield

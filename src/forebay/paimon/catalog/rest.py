@@ -107,8 +107,8 @@ class RestCatalog(Catalog):
     def _place(self, name: str) -> tuple[str, str | None]:
         """The table's directory, and its id."""
         database, table = _split(name)
-        found = self._api.get("databases", database, "tables", table)
-        return location(str(found["path"]), f"the path of table '{name}'"), found.get("id")
+        response = self._api.get("databases", database, "tables", table)
+        return location(str(response["path"]), f"the path of table '{name}'"), response.get("id")
 
     def _opened(
         self,
@@ -126,10 +126,10 @@ class RestCatalog(Catalog):
         )  # fmt: skip
 
     def renewed(self) -> RestCatalog:
-        """As `Catalog.renewed`: the server's configuration is part of the options, credentials among them."""
+        """A new client: see `Catalog.renewed`. Its options include the server's configuration, such as credentials."""
         if self._api.is_configured_as_before():
             return self
-        return RestCatalog(self._api.given, clock=self._clock, ids=self._ids)
+        return RestCatalog(self._api.caller_options, clock=self._clock, ids=self._ids)
 
     def table_exists(self, name: str) -> bool:
         database, table = _split(name)
@@ -173,10 +173,10 @@ class RestCatalog(Catalog):
 
     def view(self, name: str) -> View:
         try:
-            found = self._api.get("databases", *_in(name))
+            response = self._api.get("databases", *_in(name))
         except UnsupportedOperation as e:
             raise NotFound(f"there is no view '{name}': {e.message}") from e
-        return view_from_json(name, found.get("schema"))
+        return view_from_json(name, response.get("schema"))
 
     def _put_view(self, view: View, replace: bool) -> None:
         """Create or replace the view. A server replaces no query: then the view is dropped and created."""
@@ -247,7 +247,7 @@ class RestCommits:
     def create(self, io: FileIO, path: str, data: bytes, check: Check | None = None) -> bool:
         """Have the server create the snapshot for file `path`; False if another one already exists.
 
-        The server compares the UUID of the snapshot before; `check` says whether that is the one that was built on.
+        The server compares the UUID of the snapshot before; `check` says whether this commit builds on that snapshot.
         """
         place = _SNAPSHOT.search(path)
         if place is None:

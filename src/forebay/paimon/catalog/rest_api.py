@@ -28,7 +28,7 @@ _TIMEOUT_SECONDS = 180
 _TRIES = 6
 _FIRST_WAIT_SECONDS = 0.1
 _REDIRECTS = 10
-_CONNECTIONS_KEPT = 16
+_IDLE_CONNECTIONS_MAX = 16
 _HEADER = "header."
 
 _KINDS: dict[int, type[ForebayError]] = {
@@ -43,7 +43,7 @@ _KINDS: dict[int, type[ForebayError]] = {
 }
 """Other codes are a `StorageFailure`.
 
-From 500 on, it is unknown what the server has done, so requests that change something raise `OutcomeUnknown`.
+With status 500 or more the outcome is unknown, so requests that change something raise `OutcomeUnknown`.
 """
 
 
@@ -55,7 +55,7 @@ class RestApi:
         uri = options.get("uri", "")
         if not uri.startswith(("http://", "https://")):
             raise InvalidRequest(f"a REST catalog needs option 'uri', such as http://host:8080; it is {uri!r}")
-        self.given, self._uri, self._clock = dict(options), uri.rstrip("/"), clock
+        self.caller_options, self._uri, self._clock = dict(options), uri.rstrip("/"), clock
         self._connections: Any = None
         self._process = 0
         self._headers = {**_headers_in(options), **_authorization(options)}
@@ -66,9 +66,9 @@ class RestApi:
 
     def _configured(self) -> dict[str, str]:
         """The given options, with what the server's configuration says now."""
-        warehouse = self.given.get("warehouse")
+        warehouse = self.caller_options.get("warehouse")
         config = self._send("GET", "/v1/config", {"warehouse": warehouse} if warehouse else {})
-        merged = {**(config.get("defaults") or {}), **self.given, **(config.get("overrides") or {})}
+        merged = {**(config.get("defaults") or {}), **self.caller_options, **(config.get("overrides") or {})}
         return {str(k): str(v) for k, v in merged.items() if v is not None}
 
     def is_configured_as_before(self) -> bool:
@@ -147,18 +147,18 @@ def _urllib3() -> Any:
 def _new_pool(uri: str) -> Any:
     """A connection pool for `uri`, through the proxy that the environment names. Redirects are followed."""
     http, place = _urllib3(), urlsplit(uri)
-    kept = {
+    settings = {
         "timeout": _TIMEOUT_SECONDS,
         "retries": http.Retry(None, connect=False, read=False, redirect=_REDIRECTS),
-        "maxsize": _CONNECTIONS_KEPT,
+        "maxsize": _IDLE_CONNECTIONS_MAX,
     }
     proxy = getproxies().get(place.scheme)
     if not proxy or proxy_bypass(place.netloc):
-        return http.PoolManager(**kept)
+        return http.PoolManager(**settings)
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     user = None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    return http.ProxyManager(address, proxy_headers=http.make_headers(proxy_basic_auth=user), **kept)
+    return http.ProxyManager(address, proxy_headers=http.make_headers(proxy_basic_auth=user), **settings)
 
 
 def _was_refused(failure: Exception, http: Any) -> bool:

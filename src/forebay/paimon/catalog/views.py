@@ -70,7 +70,7 @@ def view_from_json(name: str, node: Any) -> View:
 def view_changes_to_json(old: View, new: View) -> list[dict[str, Any]] | None:
     """The changes that make `old` into `new`, in Java Paimon's JSON.
 
-    None if changes cannot do it: there are none for the columns and for the query of any engine.
+    None if no changes lead there: none exist for columns and for the query of any engine.
     """
     if (old.fields, old.query) != (new.fields, new.query):
         return None

@@ -134,7 +134,7 @@ class _Attempts:
         self._files_before = 0
 
     def event(self, outcome: str, seconds: float) -> LakeCommit:
-        """What has happened, for those who count it."""
+        """The metrics event of this commit, with the time it took in seconds."""
         table, kind = table_of(self._manifests.paths.root), self._request.kind.value.lower()
         if outcome != "committed" or self._delta is None:
             return LakeCommit(table, kind, outcome, self._retries, seconds)
@@ -159,9 +159,9 @@ class _Attempts:
         options = self._manifests.options
         started = self._loop.clock.monotonic()
         while True:
-            made = self._attempt()
-            if made is not None:
-                return made
+            snapshot = self._attempt()
+            if snapshot is not None:
+                return snapshot
             waited_ms = (self._loop.clock.monotonic() - started) * 1000
             timeout_ms = options.commit_timeout_ms
             if self._retries >= options.commit_max_retries or (timeout_ms is not None and waited_ms > timeout_ms):
@@ -192,7 +192,7 @@ class _Attempts:
             self._drop(base)
             if isinstance(e, NotFound) and latest is not None and not self._snapshots.exists(latest.id):
                 self._drop_delta()
-                return None  # other commits were so much faster that the snapshot has expired already
+                return None  # other commits have been so fast that the snapshot has already expired
             self._clean_up()
             raise
         try:
@@ -241,18 +241,18 @@ class _Attempts:
         partitions = {e.partition for e in changes.files if e.kind is FileKind.ADD and e.total_buckets > 0}
         if not partitions:
             return
-        known: dict[bytes, int] = {}
+        counts: dict[bytes, int] = {}
         pruner = PartitionPruner(self._manifests.partitions, partitions)
         for manifest in reversed(self._manifests.data_manifests(latest)):
-            if len(known) == len(partitions):
+            if len(counts) == len(partitions):
                 break
             if not pruner.may_be_in(manifest):
                 continue
             for partition, count in self._manifests.rows(manifest.file_name).bucket_counts().items():
                 if partition in partitions:
-                    known.setdefault(partition, count)
+                    counts.setdefault(partition, count)
         try:
-            self._loop.checker.check_bucket_counts(changes.files, known)
+            self._loop.checker.check_bucket_counts(changes.files, counts)
         except Conflict:
             live = self._manifests.live_files(latest, partitions)
             self._loop.checker.check_bucket_counts([*live, *changes.files])
@@ -263,9 +263,9 @@ class _Attempts:
         """Write all manifests of an attempt, record them in `base` and `_delta`, and return the snapshot to create."""
         request = self._request
         before = [] if latest is None else self._manifests.data_manifests(latest)
-        kept = self._merged(before, base)
-        self._files_before = sum(m.num_added_files - m.num_deleted_files for m in kept)
-        base.manifest_list = self._manifests.write_list(kept)
+        manifests = self._merged(before, base)
+        self._files_before = sum(m.num_added_files - m.num_deleted_files for m in manifests)
+        base.manifest_list = self._manifests.write_list(manifests)
         delta = self._write_delta(changes)
         index = None if latest is None else latest.index_manifest
         if changes.index:
@@ -303,12 +303,12 @@ class _Attempts:
 
     def _check_same_table(self) -> None:
         """Raise `_Dropped` if the table was dropped, even if it was recreated. Caches are bypassed."""
-        known, paths = self._manifests.schema, self._manifests.paths
+        schema, paths = self._manifests.schema, self._manifests.paths
         try:
-            there = parse_schema(self._snapshots.io.read(paths.schema(known.id)))
+            there = parse_schema(self._snapshots.io.read(paths.schema(schema.id)))
         except NotFound:
             there = None
-        if there is None or there.time_millis != known.time_millis:
+        if there is None or there.time_millis != schema.time_millis:
             raise _Dropped(
                 f"the table that was written to is no longer at {paths.root}: it was dropped, and perhaps recreated; "
                 "reopen it and repeat the work"
@@ -382,7 +382,7 @@ class _Attempts:
             try:
                 if not is_there:
                     is_first = failure is None
-                    # What was checked before may have changed while we wait, for another try or for the lock.
+                    # The checked state may have changed during the wait for another try or for the lock.
                     has_waited = retry > 0 or self._loop.lock is not None
                     checked = check if has_waited else None
                     is_there = create_exclusively(self._snapshots.io, path, data, self._loop.lock, checked)
@@ -414,7 +414,7 @@ class _Attempts:
         """Whether `snapshot`, just created, reused the id of a snapshot that has already expired; None if unknown.
 
         If so, its file is deleted. The sign is that a later snapshot exists while the previous one is gone. But other
-        commits may also have been applied on top of ours and let it expire: after a lost response (not `is_first`), or
+        commits may also have followed this one and expired it: after a lost response (not `is_first`), or
         just now.
         """
         if snapshot.id == FIRST_SNAPSHOT_ID or self._snapshots.exists(snapshot.id - 1):

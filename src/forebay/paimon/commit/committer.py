@@ -54,7 +54,7 @@ class _NothingToDo(Exception):
 class FileStoreCommit:
     """Commits to one branch of a table as one user. Not thread-safe: use one instance per thread.
 
-    A stream keeps its `user` across restarts; `filter_and_commit` uses it to find out what was already committed.
+    A stream keeps its `user` across restarts; `filter_and_commit` finds committed numbers by it.
     """
 
     def __init__(
@@ -121,18 +121,18 @@ class FileStoreCommit:
         identifier, watermark, properties = work.identifier, work.watermark, work.properties or {}
         self._appended = frozenset()
         self._checker.check_bucket_counts(append.files)
-        made = []
+        snapshots = []
         if not (append.is_empty and self.ignore_empty):
             kind = CommitKind.OVERWRITE if append.removes_rows else CommitKind.APPEND
             check = check_conflicts or kind is CommitKind.OVERWRITE
             request = CommitRequest(kind, identifier, watermark, properties, check_conflicts=check)
-            made.append(self._loop.run(request, provider(append)))
+            snapshots.append(self._loop.run(request, provider(append)))
             new = [*append.files, *append.changelog]
             self._appended = frozenset((e.partition, e.bucket, e.file.file_name) for e in new)
         if not compact.is_empty:
             request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties, check_conflicts=True)
-            made.append(self._loop.run(request, (compaction or _fixed)(compact)))
-        return made
+            snapshots.append(self._loop.run(request, (compaction or _fixed)(compact)))
+        return snapshots
 
     def filter_and_commit(self, committables: Sequence[Committable], check_conflicts: bool = False) -> list[Snapshot]:
         """Commit those of `committables` that are not committed yet, as a stream does after a restart.
@@ -141,13 +141,13 @@ class FileStoreCommit:
         `check_conflicts` appended files are also checked against the table.
         """
         seen = self.snapshots.latest_id() or 0
-        made = []
+        snapshots = []
         for work in self.filter_committed(committables):
             once = functools.partial(self._once, work.identifier, seen)
             with contextlib.suppress(AlreadyCommitted):  # committed meanwhile by another process of this user
-                made += self._commit(work, check_conflicts, once)
-            seen = made[-1].id if made else seen
-        return made
+                snapshots += self._commit(work, check_conflicts, once)
+            seen = snapshots[-1].id if snapshots else seen
+        return snapshots
 
     def _once(self, identifier: int, seen: int, append: Changes) -> ChangesProvider:
         """`append`, unless this user has committed `identifier` after snapshot `seen`.
@@ -169,7 +169,7 @@ class FileStoreCommit:
         return changes
 
     def filter_committed(self, committables: Sequence[Committable]) -> list[Committable]:
-        """Those of `committables` (ordered by identifier) that this user has not committed yet.
+        """The committables (ordered by identifier) that this user has not committed yet.
 
         A commit that crashed between its new rows and its compaction counts as committed. Its compaction is lost, but
         no rows.
@@ -205,30 +205,30 @@ class FileStoreCommit:
         self._checker.check_bucket_counts(append.files)
         if dynamic is None:
             dynamic = self.options.dynamic_partition_overwrite
-        chosen: PartitionFilter | None
+        selection: PartitionFilter | None
         if self.schema.partition_keys and dynamic:
             partitions = {e.partition for e in append.files}
-            chosen = partitions.__contains__
+            selection = partitions.__contains__
             skip = not partitions
         else:
-            chosen, skip = partition_filter(self.schema, partition), False
-            outside = [e for e in append.files if chosen is not None and not chosen(e.partition)]
+            selection, skip = partition_filter(self.schema, partition), False
+            outside = [e for e in append.files if selection is not None and not selection(e.partition)]
             if outside:
                 where = self.paths.partition_directory(outside[0].partition)
                 raise InvalidRequest(f"a file of partition {where} is not in the partition to overwrite ({partition})")
         if compact.is_empty:
             append.files = self._upgraded(append.files)
-        made = []
+        snapshots = []
         if not skip:
-            made.append(self._replace(chosen, append, identifier, watermark, properties, may_follow))
+            snapshots.append(self._replace(selection, append, identifier, watermark, properties, may_follow))
         for e in (*append.changelog, *compact.changelog):  # written, but not committed
             for path in self.paths.data_file_and_companions(e.partition, e.bucket, e.file):
                 delete_quietly(self.io, path)
         if not (compact.files or compact.index):
-            return made
+            return snapshots
         compact.changelog = []
         request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties or {}, check_conflicts=True)
-        return [*made, self._loop.run(request, lambda _: compact)]
+        return [*snapshots, self._loop.run(request, lambda _: compact)]
 
     def overwrite_once(
         self, work: Committable, partition: Mapping[str, Any] | None = None, dynamic: bool | None = None
@@ -288,17 +288,17 @@ class FileStoreCommit:
             raise InvalidRequest("a partition to drop has no values; to empty the table, truncate it")
         return self._replace(lambda p: any(f(p) for f in filters), Changes(), identifier)
 
-    def drop_chosen(self, choose: Callable[[Snapshot], Collection[bytes]]) -> Snapshot | None:
+    def drop_selected(self, choose: Callable[[Snapshot], Collection[bytes]]) -> Snapshot | None:
         """Delete the partitions that `choose` finds in the snapshot that the commit builds on; None if there are none.
 
         Each attempt calls it: another commit may have come in between.
         """
 
         def changes(latest: Snapshot | None) -> Changes:
-            chosen = frozenset(() if latest is None else choose(latest))
-            if not chosen:
+            partitions = frozenset(() if latest is None else choose(latest))
+            if not partitions:
                 raise _NothingToDo
-            return self._replacement(chosen.__contains__, Changes())(latest)
+            return self._replacement(partitions.__contains__, Changes())(latest)
 
         request = CommitRequest(
             CommitKind.OVERWRITE, BATCH_COMMIT_IDENTIFIER, check_conflicts=True, fixed_changes=False
@@ -349,7 +349,7 @@ class FileStoreCommit:
 
     def _replace(
         self,
-        chosen: PartitionFilter | None,
+        selection: PartitionFilter | None,
         added: Changes,
         identifier: int,
         watermark: int | None = None,
@@ -359,7 +359,7 @@ class FileStoreCommit:
         request = CommitRequest(
             CommitKind.OVERWRITE, identifier, watermark, properties or {}, check_conflicts=True, fixed_changes=False
         )
-        replacement = self._replacement(chosen, added)
+        replacement = self._replacement(selection, added)
 
         def changes(latest: Snapshot | None) -> Changes:
             may_follow(latest)
@@ -367,8 +367,8 @@ class FileStoreCommit:
 
         return self._loop.run(request, changes)
 
-    def _replacement(self, chosen: PartitionFilter | None, added: Changes) -> Callable[[Snapshot | None], Changes]:
-        """The changes that replace the `chosen` partitions of a snapshot (None: all) with `added`."""
+    def _replacement(self, selection: PartitionFilter | None, added: Changes) -> Callable[[Snapshot | None], Changes]:
+        """The changes that replace the partitions in `selection` (None: all) of a snapshot with `added`."""
         with_postponed = self.options.bucket == POSTPONE_BUCKET
 
         def changes(latest: Snapshot | None) -> Changes:
@@ -377,12 +377,12 @@ class FileStoreCommit:
             gone = [
                 replace(e, kind=FileKind.DELETE)
                 for e in self.manifests.live_files(latest)
-                if (chosen is None or chosen(e.partition)) and (with_postponed or e.bucket >= 0)
+                if (selection is None or selection(e.partition)) and (with_postponed or e.bucket >= 0)
             ]
             index_gone = [
                 IndexManifestEntry(FileKind.DELETE, e.partition, e.bucket, e.index_file)
                 for e in self.manifests.read_index(latest.index_manifest)
-                if chosen is None or chosen(e.partition)
+                if selection is None or selection(e.partition)
             ]
             return Changes([*gone, *added.files], [], [*index_gone, *added.index])
 

@@ -56,9 +56,9 @@ class ConflictChecker:
             self._check_levels(merged, base_user)
         self._check_deletion_vectors(merged, changes.index, base_index, base_user)
 
-    def check_bucket_counts(self, entries: Iterable[ManifestEntry], known: Mapping[bytes, int] | None = None) -> None:
+    def check_bucket_counts(self, entries: Iterable[ManifestEntry], earlier: Mapping[bytes, int] | None = None) -> None:
         """Raise `Conflict` if files of a partition were written under different bucket counts."""
-        counts = dict(known or {})
+        counts = dict(earlier or {})
         for e in entries:
             if e.kind is not FileKind.ADD or e.total_buckets <= 0:
                 continue
@@ -94,8 +94,8 @@ class ConflictChecker:
         changed = [e for e in changed if e.index_file.index_type == DELETION_VECTORS]
         if not changed:
             return
-        known = {e.index_file.file_name for e in base_index}
-        gone = [e for e in changed if e.kind is FileKind.DELETE and e.index_file.file_name not in known]
+        base_names = {e.index_file.file_name for e in base_index}
+        gone = [e for e in changed if e.kind is FileKind.DELETE and e.index_file.file_name not in base_names]
         if gone:
             raise self._conflict(f"the index file {gone[0].index_file.file_name} is gone already", base_user)
         files = {e.file.file_name for e in live}

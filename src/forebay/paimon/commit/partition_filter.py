@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.literals import exact
+from forebay.codec.casting.literals import exact
 from forebay.metadata.types import TypeRoot
 from forebay.paimon.format.arrow import storage_type
 from forebay.paimon.format.binary_row import row_layout
@@ -33,20 +33,20 @@ def partition_filter(schema: TableSchema, values: Mapping[str, Any] | None) -> P
         keys = ", ".join(names) or "none"
         raise InvalidRequest(f"'{unknown[0]}' is not a partition key; the partition keys are {keys}")
     default_name = CoreOptions(schema.options).partition_default_name
-    wanted: dict[int, Any] = {}
+    requested: dict[int, Any] = {}
     for name, value in values.items():
         t = schema.field_named(name).type
         if isinstance(value, str) and (t.root not in _TEXT or value == default_name):
             value = parse_value(t, value, default_name)
-        wanted[names.index(name)] = None if value is None else exact(value, storage_type(t))
+        requested[names.index(name)] = None if value is None else exact(value, storage_type(t))
     layout = row_layout(schema.partition_fields)
     verdicts: dict[bytes, bool] = {}
 
     def matches(partition: bytes) -> bool:
         verdict = verdicts.get(partition)
         if verdict is None:
-            found = layout.decode(partition)
-            verdict = verdicts[partition] = all(found[i] == value for i, value in wanted.items())
+            decoded = layout.decode(partition)
+            verdict = verdicts[partition] = all(decoded[i] == value for i, value in requested.items())
         return verdict
 
     return matches

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import Conflict, NotFound
-from forebay.codec.rows import KeyEncoder
+from forebay.codec.rows.keys import KeyEncoder
 from forebay.metadata.table import Column
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.commit_message import CommitMessage
@@ -20,7 +20,7 @@ from forebay.paimon.store.context import TableContext
 Bucket = tuple[bytes, int]
 
 _SAME_ROWS = (CommitKind.COMPACT, CommitKind.ANALYZE)
-"""Kinds of commits that leave the rows as they are."""
+"""Kinds of commits that do not change rows."""
 
 _KEYS_SHOWN = 3
 
@@ -29,7 +29,8 @@ class RowConflicts:
     """Whether a commit may follow a snapshot: not if rows that it changes were changed after snapshot `base`.
 
     `base` is the snapshot that the statement has read; None: the table was empty. For `FileStoreCommit.commit_if`. Keys
-    are only read where others have written to the same buckets: those of their new files, and those of ours.
+    are read only of buckets that others have also written to: from their new files and from the new files of this
+    commit.
     """
 
     def __init__(

@@ -39,6 +39,7 @@ class AppendRules:
 
     @classmethod
     def of(cls, options: CoreOptions) -> AppendRules:
+        """The rules that a table's options set. Sizes are in bytes."""
         return cls(
             target_size=options.target_file_size(False),
             small_size=options.compaction_file_size(False),
@@ -91,13 +92,13 @@ def pick_all_neighbours(
     files: Iterable[DataFileMeta], rules: AppendRules, *, rewrite_all: bool = False
 ) -> list[DataFileMeta]:
     """All files of a bucket from the first small one on, if most of these are small."""
-    chosen = in_order(files)
+    picks = in_order(files)
     if rewrite_all:
-        return chosen
-    while chosen and not rules.is_small(chosen[0]):
-        chosen.pop(0)
-    small = sum(rules.is_small(f) for f in chosen)
-    return chosen if len(chosen) >= _FULL_FILES_MIN and small > len(chosen) - small else []
+        return picks
+    while picks and not rules.is_small(picks[0]):
+        picks.pop(0)
+    small = sum(rules.is_small(f) for f in picks)
+    return picks if len(picks) >= _FULL_FILES_MIN and small > len(picks) - small else []
 
 
 def in_order(files: Iterable[DataFileMeta]) -> list[DataFileMeta]:
@@ -205,18 +206,18 @@ class AppendCompaction:
     def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:
         """Add files that were just written, and compact if due."""
         files = {**self._files, **{f.file_name: f for f in new_files}}
-        chosen = pick_all_neighbours(files.values(), self._rules) if full else self._pick(files)
+        picks = pick_all_neighbours(files.values(), self._rules) if full else self._pick(files)
         increment = CompactIncrement()
-        if chosen:
-            increment = rewrite_files(self._table, self._partition, self._bucket, chosen)
-            for f in chosen:
+        if picks:
+            increment = rewrite_files(self._table, self._partition, self._bucket, picks)
+            for f in picks:
                 del files[f.file_name]
             files.update((f.file_name, f) for f in increment.compact_after)
         self._files = files
         return increment
 
     def _pick(self, files: Mapping[str, DataFileMeta]) -> list[DataFileMeta]:
-        """Adjacent files worth rewriting. Files that a rewrite would leave as they are are not picked again."""
+        """Adjacent files worth rewriting. Files that a rewrite would not change are not picked again."""
         window = pick_neighbours(self._tail(files), self._rules)
         return window if any(map(self._rules.is_small, window)) else []
 

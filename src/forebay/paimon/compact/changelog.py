@@ -57,24 +57,24 @@ def changes_of(window: MergedWindow, rules: ChangelogRules) -> pa.RecordBatch:
     before = window.source.select(window.rows.schema.names).take(pa.array(window.before[old]))
     after = window.rows.filter(pa.array(new))
     columns = [pa.concat_arrays([b, a]) for b, a in zip(before.columns, after.columns, strict=True)]
-    told = np.concatenate(
+    row_kinds = np.concatenate(
         [np.where(updated[old], UPDATE_BEFORE, DELETE), np.where(updated[new], UPDATE_AFTER, INSERT)]
     ).astype(np.int8)
-    columns[window.rows.schema.get_field_index(VALUE_KIND)] = pa.array(told)
+    columns[window.rows.schema.get_field_index(VALUE_KIND)] = pa.array(row_kinds)
     places = np.concatenate([2 * np.flatnonzero(old), 2 * np.flatnonzero(new) + 1])
     return pa.RecordBatch.from_arrays(columns, schema=window.rows.schema).take(pa.array(np.argsort(places)))
 
 
-def _differ(window: MergedWindow, chosen: _Flags, compared: Sequence[DataField]) -> _Flags:
+def _differ(window: MergedWindow, mask: _Flags, compared: Sequence[DataField]) -> _Flags:
     """Whether the old and the new row of the chosen keys differ, compared as BinaryRows, nested values included."""
     names = [f.name for f in compared]
     if not names:
-        return np.zeros(int(chosen.sum()), np.bool_)
+        return np.zeros(int(mask.sum()), np.bool_)
     layout = row_layout(tuple(compared))
-    old = layout.encode(window.source.select(names).take(pa.array(window.before[chosen])))
-    new = layout.encode(window.rows.select(names).filter(pa.array(chosen)))
-    found: _Flags = pc.not_equal(old, new).to_numpy(zero_copy_only=False)
-    return found
+    old = layout.encode(window.source.select(names).take(pa.array(window.before[mask])))
+    new = layout.encode(window.rows.select(names).filter(pa.array(mask)))
+    differences: _Flags = pc.not_equal(old, new).to_numpy(zero_copy_only=False)
+    return differences
 
 
 def inserts_of(batch: pa.RecordBatch) -> pa.RecordBatch:

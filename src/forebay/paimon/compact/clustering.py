@@ -150,11 +150,11 @@ def _ranks(values: _Words, borders: _Words, bits: int) -> _Words:
 
 def interleaved(axes: Sequence[_Words], bits: int) -> _Words:
     """The bits of all axes, interleaved, the most significant first: the Z-order curve."""
-    found = np.zeros(len(axes[0]), np.uint64)
+    curve = np.zeros(len(axes[0]), np.uint64)
     for bit in range(bits - 1, -1, -1):
         for axis in axes:
-            found = (found << np.uint64(1)) | ((axis >> np.uint64(bit)) & np.uint64(1))
-    return found
+            curve = (curve << np.uint64(1)) | ((axis >> np.uint64(bit)) & np.uint64(1))
+    return curve
 
 
 def hilbert_transposed(axes: Sequence[_Words], bits: int) -> list[_Words]:

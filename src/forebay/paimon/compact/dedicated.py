@@ -58,8 +58,8 @@ def compact_table(
             tell(LakeCompaction(table_of(table.paths.root), table.clock.monotonic() - began))
         return messages
 
-    made, messages = commit_until_won(run_once, new_commit)
-    return (made[-1] if made else None), messages
+    snapshots, messages = commit_until_won(run_once, new_commit)
+    return (snapshots[-1] if snapshots else None), messages
 
 
 def commit_until_won(
@@ -98,12 +98,12 @@ def commit_with_compaction(
     A compaction that conflicts with another one is dropped: the rows are committed, and will be compacted later. So if
     `Conflict` is raised, nothing was committed.
     """
-    made = commit_rows([replace(m, compact=CompactIncrement()) for m in messages])
+    snapshots = commit_rows([replace(m, compact=CompactIncrement()) for m in messages])
     compacted = [CommitMessage(m.partition, m.bucket, m.total_buckets, compact=m.compact) for m in messages]
     compacted = [m for m in compacted if not m.is_empty]
     if compacted:
         try:
-            made += commit.commit(compacted)
+            snapshots += commit.commit(compacted)
         except Conflict:
             commit.abort(compacted)
-    return made
+    return snapshots

@@ -79,8 +79,8 @@ class KeyRanges:
         if files:
             ends = keys.decode_all([f.min_key for f in files] + [f.max_key for f in files])
             ranks = rank_keys(ends.columns)
-            found = zip(ranks[: len(files)], ranks[len(files) :], strict=True)
-            self._bounds = {f.file_name: bounds for f, bounds in zip(files, found, strict=True)}
+            pairs = zip(ranks[: len(files)], ranks[len(files) :], strict=True)
+            self._bounds = {f.file_name: bounds for f, bounds in zip(files, pairs, strict=True)}
 
     def sections(self, files: Sequence[DataFileMeta]) -> list[Section]:
         """`files` as sections of overlapping runs, by ascending key."""
@@ -89,8 +89,8 @@ class KeyRanges:
         return [[[files[i] for i in run] for run in section] for section in parts]
 
     def overlapping(self, files: Iterable[DataFileMeta], section: Section) -> list[DataFileMeta]:
-        """Those of `files` that may contain a key of the section, by ascending key."""
+        """The files that may contain a key of the section, by ascending key."""
         bounds = [self._bounds[f.file_name] for run in section for f in run]
         low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
-        found = [f for f in files if self._bounds[f.file_name][0] <= high and self._bounds[f.file_name][1] >= low]
-        return sorted(found, key=lambda f: self._bounds[f.file_name])
+        matches = [f for f in files if self._bounds[f.file_name][0] <= high and self._bounds[f.file_name][1] >= low]
+        return sorted(matches, key=lambda f: self._bounds[f.file_name])

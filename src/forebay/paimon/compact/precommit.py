@@ -48,22 +48,22 @@ def plan_precommit(table: TableContext, messages: Iterable[CommitMessage]) -> li
         buckets.setdefault((m.partition, m.bucket, m.total_buckets), []).extend(m.data.new_files)
     return [
         PrecommitTask(*key, tuple(files))
-        for key, found in buckets.items()
-        for files in _packs(found, rules, ordered=key[2] != UNAWARE)
+        for key, bucket_files in buckets.items()
+        for files in _packs(bucket_files, rules, ordered=key[2] != UNAWARE)
         if len(files) > 1
     ]
 
 
 def _plan_runs(table: TableContext, messages: Iterable[CommitMessage]) -> list[PrecommitTask]:
     """All data files of a bucket, and all its changelog files, if together they are no larger than one large file."""
-    found: dict[tuple[bytes, int, int, bool], list[DataFileMeta]] = {}
+    groups: dict[tuple[bytes, int, int, bool], list[DataFileMeta]] = {}
     for m in messages:
         for is_changelog, files in ((False, m.data.new_files), (True, m.data.changelog_files)):
-            found.setdefault((m.partition, m.bucket, m.total_buckets, is_changelog), []).extend(files)
+            groups.setdefault((m.partition, m.bucket, m.total_buckets, is_changelog), []).extend(files)
     largest = table.options.target_file_size(True)
     return [
         PrecommitTask(partition, bucket, total, tuple(files), is_changelog)
-        for (partition, bucket, total, is_changelog), files in found.items()
+        for (partition, bucket, total, is_changelog), files in groups.items()
         if len(files) > 1 and sum(f.file_size for f in files) <= largest and all(f.level == LEVEL_0 for f in files)
     ]
 
@@ -123,11 +123,11 @@ def replace_files(
 ) -> list[CommitMessage]:
     """`messages` with the files of each task replaced by its result. The old files are deleted."""
     gone = {f.file_name for task, _ in done for f in task.files}
-    kept = []
+    remaining = []
     for m in messages:
         files = tuple(f for f in m.data.new_files if f.file_name not in gone)
         changes = tuple(f for f in m.data.changelog_files if f.file_name not in gone)
-        kept.append(replace(m, data=replace(m.data, new_files=files, changelog_files=changes)))
+        remaining.append(replace(m, data=replace(m.data, new_files=files, changelog_files=changes)))
     added = [
         CommitMessage(
             task.partition,
@@ -141,7 +141,7 @@ def replace_files(
         for f in task.files:
             for path in table.paths.data_file_and_companions(task.partition, task.bucket, f):
                 delete_quietly(table.io, path)
-    return [m for m in [*kept, *added] if not m.is_empty]
+    return [m for m in [*remaining, *added] if not m.is_empty]
 
 
 def precommit(table: TableContext, messages: Sequence[CommitMessage]) -> list[CommitMessage]:

@@ -83,7 +83,7 @@ def rescale_partitions(
     while waiting:
         names, waiting = waiting[:wave], waiting[wave:]
         work.rescale(names, sum(rows[name] for name in names))
-    return work.made
+    return work.snapshots
 
 
 def partitions_to_rescale(
@@ -96,10 +96,10 @@ def partitions_to_rescale(
     latest = commit.snapshots.latest()
     if latest is None:
         return {}
-    chosen = partition if callable(partition) else partition_filter(table.schema, partition)
+    selection = partition if callable(partition) else partition_filter(table.schema, partition)
     rows: dict[bytes, int] = {}
     for e in commit.manifests.live_files(latest):
-        if e.total_buckets != buckets and (chosen is None or chosen(e.partition)):
+        if e.total_buckets != buckets and (selection is None or selection(e.partition)):
             rows[e.partition] = rows.get(e.partition, 0) + e.file.row_count
     return rows
 
@@ -115,7 +115,7 @@ class _Rescaling:
     total: int
     runner: TaskRunner | None
     done: int = 0
-    made: list[Snapshot] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
 
     def rescale(self, partitions: Sequence[bytes], rows: int) -> None:
         """Rewrite some partitions together, and commit each; retry those that were written to meanwhile."""
@@ -123,7 +123,7 @@ class _Rescaling:
         for left in reversed(range(TRIES)):
             base = self.commit.snapshots.latest()
             tasks = {} if base is None else {name: self._planned(base, name) for name in waiting}
-            tasks = {name: found for name, found in tasks.items() if found}
+            tasks = {name: work for name, work in tasks.items() if work}
             if base is None or not tasks:
                 break
             try:
@@ -144,7 +144,7 @@ class _Rescaling:
         names = list(messages)
         for at, name in enumerate(names):
             try:
-                self.made.append(self.commit.replace_exactly(base, {name}, messages[name]))
+                self.snapshots.append(self.commit.replace_exactly(base, {name}, messages[name]))
             except Conflict:
                 self.commit.abort(messages[name])
                 lost.append(name)
@@ -173,7 +173,7 @@ class _Rescaling:
 
     def _messages(self, tasks: dict[bytes, list[RescaleTask]]) -> dict[bytes, list[CommitMessage]]:
         """The commit messages of each partition."""
-        flat = [task for found in tasks.values() for task in found]
+        flat = [task for work in tasks.values() for task in work]
 
         def progress(done: int, _: int = 0) -> None:
             self.progress(min(self.done + done, self.total), self.total)
@@ -189,7 +189,7 @@ class _Rescaling:
                 discard=lambda done: self.commit.abort(chain.from_iterable(done)),
             )
         remaining = iter(results)
-        return {name: [m for _ in found for m in next(remaining)] for name, found in tasks.items()}
+        return {name: [m for _ in work for m in next(remaining)] for name, work in tasks.items()}
 
 
 def run_rescale(
@@ -220,11 +220,11 @@ def _splits(
     table: TableContext, commit: FileStoreCommit, base: Snapshot, entries: list[ManifestEntry]
 ) -> list[DataSplit]:
     """All files of each bucket as one split, including those of level 0 that batch readers do not see yet."""
-    found: dict[int, list[ManifestEntry]] = {}
+    by_bucket: dict[int, list[ManifestEntry]] = {}
     for e in entries:
-        found.setdefault(e.bucket, []).append(e)
+        by_bucket.setdefault(e.bucket, []).append(e)
     splits = []
-    for bucket, own in sorted(found.items()):
+    for bucket, own in sorted(by_bucket.items()):
         partition = own[0].partition
         files = tuple(sorted((e.file for e in own), key=lambda f: f.min_sequence_number))
         deletions = _deletions(table, commit, base, partition, bucket)
@@ -245,10 +245,10 @@ def _splits(
 def _deletions(
     table: TableContext, commit: FileStoreCommit, base: Snapshot, partition: bytes, bucket: int
 ) -> dict[str, DeletionFile]:
-    found = bucket_vectors(table, base, partition, bucket)
+    vectors = bucket_vectors(table, base, partition, bucket)
     return {
         v.data_file_name: DeletionFile(table.paths.index_file(index, partition, bucket), v.offset, v.length)
-        for index in found.index_files
+        for index in vectors.index_files
         for v in index.dv_ranges or ()
     }
 

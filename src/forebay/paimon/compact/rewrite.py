@@ -99,8 +99,8 @@ class MergeTreeRewriter:
             return f
         kinds = next(column for column in self._fields if column.name == VALUE_KIND)
         reader = DataFileReader(self._table.io, self._table.schemas.schema, (kinds,))
-        kept = sum(without_deletes(batch).num_rows for batch in self.batches([f], reader=reader))
-        return f if kept == f.row_count else replace(f, delete_row_count=f.row_count - kept)
+        row_count = sum(without_deletes(batch).num_rows for batch in self.batches([f], reader=reader))
+        return f if row_count == f.row_count else replace(f, delete_row_count=f.row_count - row_count)
 
     def batches(
         self, files: Sequence[DataFileMeta], runs: int = 1, reader: DataFileReader | None = None
@@ -164,9 +164,9 @@ class _Compaction:
     def _discard(self) -> None:
         for writer in self._writers:
             writer.abort()
-        kept = {f.file_name for f in self._result.before}
+        inputs = {f.file_name for f in self._result.before}
         for f in (*self._result.after, *self._result.changelog):
-            if f.file_name not in kept:
+            if f.file_name not in inputs:
                 delete_quietly(self._r._table.io, f"{self._r._directory}/{f.file_name}")
 
     # -- files that are moved -----------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class _Compaction:
                 self._rewrite([[[f]]])
                 return
             if self._tells_upgrade(f):
-                self._result.changelog += self._told([[[f]]])
+                self._result.changelog += self._changelog_of([[[f]]])
             self._result.before.append(f)
             self._result.after.append(counted.upgrade(self._output))
 
@@ -210,7 +210,7 @@ class _Compaction:
     def _rewrite(self, sections: Sequence[Section]) -> None:
         writer = self._new_writer(changelog=False)
         files = [f for section in sections for run in section for f in run]
-        tells = self._r._tells and self._is_told(files)
+        tells = self._r._tells and self._has_changelog(files)
         log = self._new_writer(changelog=True) if tells else None
         for section in sections:
             if self._r._looks_up or log is not None:
@@ -225,12 +225,12 @@ class _Compaction:
         if log is not None:
             self._result.changelog += self._closed(log)
 
-    def _is_told(self, files: Iterable[DataFileMeta]) -> bool:
+    def _has_changelog(self, files: Iterable[DataFileMeta]) -> bool:
         if self._r._producer == FULL_COMPACTION:
             return self._output == self._levels.top
         return any(f.level == LEVEL_0 for f in files)
 
-    def _told(self, sections: Sequence[Section]) -> list[DataFileMeta]:
+    def _changelog_of(self, sections: Sequence[Section]) -> list[DataFileMeta]:
         """The changelog files of rows that move up unchanged."""
         log = self._new_writer(changelog=True)
         for section in sections:
@@ -270,8 +270,8 @@ class _Compaction:
         for f in self._levels.files:
             if f.level > self._output:
                 by_level.setdefault(f.level, []).append(f)
-        found = {level: self._ranges.overlapping(files, section) for level, files in by_level.items()}
-        return {level: files for level, files in found.items() if files}
+        overlaps = {level: self._ranges.overlapping(files, section) for level, files in by_level.items()}
+        return {level: files for level, files in overlaps.items() if files}
 
     def _range_reader(self, section: Section) -> DataFileReader:
         """A reader that prunes row groups without keys of the section, as far as the first key column allows."""

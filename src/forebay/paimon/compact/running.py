@@ -86,7 +86,7 @@ class TaskThreads:
                     done += sum(rows_of[f] for f in ended)
                     progress(done, total)
                     failure = next((e for f in ended if (e := f.exception()) is not None), None)
-            except BaseException as e:  # noqa: BLE001 - of `progress`, or the user's interrupt: what was made must go
+            except BaseException as e:  # noqa: BLE001 - of `progress`, or the user's interrupt: results are discarded
                 failure = e
             if failure is not None:
                 for future in futures:
@@ -103,6 +103,6 @@ def rows_read(files: Sequence[Any]) -> int:
 
 
 def within_budget(table: TableContext, runner: TaskRunner, tasks: int) -> TableContext:
-    """The table for so many tasks: those that run side by side in one process share the memory that its options give
-    one merge and one write buffer."""
+    """The table for `tasks` tasks. Tasks that run at the same time in one process share the memory that the table's
+    options allow for one merge and one write buffer."""
     return table.with_memory_share(min(tasks, runner.process_parallelism))

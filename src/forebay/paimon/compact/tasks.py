@@ -88,66 +88,68 @@ class CompactPlanner:
     ) -> list[CompactTask]:
         """The tasks for the latest snapshot (or `snapshot`); empty if there is nothing to do.
 
-        Without `full`, only what is due by the table's options; with it, everything that can be compacted. `partitions`
+        Without `full`, the tasks that are due by the table's options; with it, all possible ones. `partitions`
         is a list of values by column, one of which a partition must match, or a filter. `order` rewrites all files of
         append tables without buckets, sorted. `buckets` limits compaction to these buckets.
         """
-        chosen = snapshot or self._table.snapshots.latest()
+        base = snapshot or self._table.snapshots.latest()
         if order is not None:
             self._check_sortable(order)
-        if chosen is None:
+        if base is None:
             return []
-        vectors = self._index_files(chosen)
+        vectors = self._index_files(base)
         tasks: list[CompactTask] = []
-        for (partition, bucket), found in sorted(self._buckets(chosen, partitions).items()):
+        for (partition, bucket), bucket_files in sorted(self._buckets(base, partitions).items()):
             indexes = tuple(vectors.get((partition, bucket), ()))
             if bucket >= 0 and (buckets is None or bucket in buckets):
-                tasks += self._of_bucket(partition, bucket, found, indexes, full, order)
+                tasks += self._of_bucket(partition, bucket, bucket_files, indexes, full, order)
         return tasks
 
     def _of_bucket(
         self,
         partition: bytes,
         bucket: int,
-        found: _BucketFiles,
+        bucket_files: _BucketFiles,
         indexes: tuple[IndexFileMeta, ...],
         full: bool,
         order: SortOrder | None,
     ) -> Iterator[CompactTask]:
         def task(files: Sequence[DataFileMeta], unit: CompactUnit | None = None) -> CompactTask:
-            return CompactTask(partition, bucket, found.total, tuple(files), unit, order, indexes)
+            return CompactTask(partition, bucket, bucket_files.total, tuple(files), unit, order, indexes)
 
         options = self._table.options
         if self._table.schema.has_primary_key:
             policy = TreePolicy.of(options)
-            levels = policy.levels(found.files)
+            levels = policy.levels(bucket_files.files)
             unit = policy.pick(levels, self._table.clock, full=full, has_vectors=bool(indexes))
             if unit is not None:
-                yield task(found.files, unit)
+                yield task(bucket_files.files, unit)
             return
         rules = AppendRules.of(options)
         if order is not None:
-            yield task(found.files)
+            yield task(bucket_files.files)
         elif indexes:
             # An index file has the vectors of many files, so all of these are rewritten together.
             deleted = {v.data_file_name for index in indexes for v in index.dv_ranges or ()}
-            if full or any(f.file_name in deleted for f in found.files):
-                yield task(in_order(f for f in found.files if f.file_name in deleted or self._is_ordered(found)))
-        elif not self._is_ordered(found):
-            for files in pack(found.files, rules, full=full):
+            if full or any(f.file_name in deleted for f in bucket_files.files):
+                yield task(
+                    in_order(f for f in bucket_files.files if f.file_name in deleted or self._is_ordered(bucket_files))
+                )
+        elif not self._is_ordered(bucket_files):
+            for files in pack(bucket_files.files, rules, full=full):
                 yield task(files)
         else:
             rewrite_all = options.compaction_force_rewrite_all_files
             files = (
-                pick_all_neighbours(found.files, rules, rewrite_all=rewrite_all)
+                pick_all_neighbours(bucket_files.files, rules, rewrite_all=rewrite_all)
                 if full
-                else pick_neighbours(found.files, rules)
+                else pick_neighbours(bucket_files.files, rules)
             )
             if any(map(rules.is_small, files)) or (files and rewrite_all):
                 yield task(files)
 
-    def _is_ordered(self, found: _BucketFiles) -> bool:
-        return found.total != UNAWARE
+    def _is_ordered(self, bucket_files: _BucketFiles) -> bool:
+        return bucket_files.total != UNAWARE
 
     def _check_sortable(self, order: SortOrder) -> None:
         schema = self._table.schema
@@ -170,26 +172,26 @@ class CompactPlanner:
             return {}
         else:
             filters = [partition_filter(self._table.schema, p) for p in partitions or ()]
-        wanted: dict[bytes, bool] = {}
-        found: dict[BucketKey, _BucketFiles] = {}
+        verdicts: dict[bytes, bool] = {}
+        buckets: dict[BucketKey, _BucketFiles] = {}
         for e in self._table.manifests.live_files(snapshot):
-            fits = wanted.get(e.partition)
+            fits = verdicts.get(e.partition)
             if fits is None:
                 fits = not filters or any(f is None or f(e.partition) for f in filters)
-                wanted[e.partition] = fits
+                verdicts[e.partition] = fits
             if fits:
-                found.setdefault((e.partition, e.bucket), _BucketFiles(e.total_buckets, [])).files.append(e.file)
+                buckets.setdefault((e.partition, e.bucket), _BucketFiles(e.total_buckets, [])).files.append(e.file)
         if not filters and is_heard():
-            tell(_levels(self._table, found.values()))
-        return found
+            tell(_levels(self._table, buckets.values()))
+        return buckets
 
     def _index_files(self, snapshot: Snapshot) -> dict[BucketKey, list[IndexFileMeta]]:
-        found: dict[BucketKey, list[IndexFileMeta]] = {}
+        index_files: dict[BucketKey, list[IndexFileMeta]] = {}
         if self._table.options.deletion_vectors_enabled:
             for e in self._table.manifests.read_index(snapshot.index_manifest):
                 if e.index_file.index_type == DELETION_VECTORS:
-                    found.setdefault((e.partition, e.bucket), []).append(e.index_file)
-        return found
+                    index_files.setdefault((e.partition, e.bucket), []).append(e.index_file)
+        return index_files
 
 
 def _levels(table: TableContext, buckets: Iterable[_BucketFiles]) -> LakeLevels:

@@ -28,6 +28,7 @@ class TreePolicy:
 
     @classmethod
     def of(cls, options: CoreOptions) -> TreePolicy:
+        """The policy that a table's options set."""
         return cls(
             UniversalRules.of(options),
             options.num_levels,

@@ -51,6 +51,7 @@ class UniversalRules:
 
     @classmethod
     def of(cls, options: CoreOptions) -> UniversalRules:
+        """The rules that a table's options set."""
         return cls(
             run_trigger=options.num_sorted_run_compaction_trigger,
             size_amplification_percent=options.compaction_max_size_amplification_percent,
@@ -77,8 +78,8 @@ def _level0_runs_max(options: CoreOptions) -> int | None:
         if options.lookup_compact != "gentle":
             return 1
         trigger = options.num_sorted_run_compaction_trigger
-        given = options.lookup_compact_max_interval
-        return max(trigger, 2 * trigger if given is None else given)
+        interval = options.lookup_compact_max_interval
+        return max(trigger, 2 * trigger if interval is None else interval)
     return 1 if options.compaction_force_up_level_0 else None
 
 

@@ -27,6 +27,7 @@ class TableWriteCompaction:
     def of_bucket(
         self, partition: bytes, bucket: int, files: Sequence[DataFileMeta], new_bucket: bool
     ) -> BucketCompaction | None:
+        """The compaction that runs with the writes of a bucket; None if its writers do not compact."""
         options = self._table.options
         if not self._table.schema.has_primary_key:
             if options.bucket == UNAWARE or new_bucket or options.deletion_vectors_enabled:
@@ -70,7 +71,7 @@ class TableWriteCompaction:
 
 def full_compaction_interval(options: CoreOptions) -> int | None:
     """The number of commits between full compactions; None if there is no such rule."""
-    given = options.full_compaction_delta_commits
+    commits = options.full_compaction_delta_commits
     if options.changelog_producer == "full-compaction":
-        return max(1, given or 1)
-    return given if given is not None and given > 0 else None
+        return max(1, commits or 1)
+    return commits if commits is not None and commits > 0 else None

@@ -53,8 +53,8 @@ def evolve(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
     if not array.type.equals(storage):
         array = array.cast(storage, safe=False)
     if same_type(source, target):
-        wanted = arrow_type(target)
-        return array if array.type.equals(wanted) else _relabel(array, wanted)
+        target_arrow = arrow_type(target)
+        return array if array.type.equals(target_arrow) else _relabel(array, target_arrow)
     if source.root is not target.root or not source.is_nested:
         return _cast_plain(array, source, target)
     match source.root:
@@ -64,9 +64,11 @@ def evolve(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
         case _R.MAP:
             keys = evolve(array.keys, child(source.key), child(target.key))
             items = evolve(array.items, child(source.value), child(target.value))
-            wanted = arrow_type(target)
-            entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
-            return _with_children(array, wanted, entries)
+            target_arrow = arrow_type(target)
+            entries = pa.StructArray.from_arrays(
+                [keys, items], fields=[target_arrow.key_field, target_arrow.item_field]
+            )
+            return _with_children(array, target_arrow, entries)
         case _:
             return _evolve_row(array, source, target)
 
@@ -81,39 +83,39 @@ def evolve_exactly(array: pa.Array, source: DataType, target: DataType) -> pa.Ar
         return None
     storage = arrow_type(source)
     array = array if array.type.equals(storage) else array.cast(storage, safe=False)
-    made = evolve(array, source, target)
-    back = evolve(made, target, source)
+    converted = evolve(array, source, target)
+    back = evolve(converted, target, source)
     if back.equals(array):
-        return made
+        return converted
     if pa.types.is_floating(storage) and back.is_null().equals(array.is_null()):  # NaN is not equal to itself
         same = np.array_equal(_plain(back), _plain(array), equal_nan=True)
-        return made if same else None
+        return converted if same else None
     return None
 
 
-def _relabel(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _relabel(array: pa.Array, target_arrow: pa.DataType) -> pa.Array:
     """The same values with a type that differs in the names or nullability of nested fields."""
-    return array.cast(wanted, safe=False)
+    return array.cast(target_arrow, safe=False)
 
 
-def _with_children(array: pa.Array, wanted: pa.DataType, values: pa.Array) -> pa.Array:
+def _with_children(array: pa.Array, target_arrow: pa.DataType, values: pa.Array) -> pa.Array:
     validity, offsets = array.buffers()[:2]
-    return pa.Array.from_buffers(wanted, len(array), [validity, offsets], offset=array.offset, children=[values])
+    return pa.Array.from_buffers(target_arrow, len(array), [validity, offsets], offset=array.offset, children=[values])
 
 
 def _evolve_row(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
     by_id = {f.field_id: (i, f.data_type) for i, f in enumerate(source.fields)}
-    wanted = arrow_type(target)
+    target_arrow = arrow_type(target)
     children = []
     for position, f in enumerate(target.fields):
-        found = by_id.get(f.field_id)
-        if found is None:
-            children.append(pa.nulls(len(array), wanted.field(position).type))
+        place = by_id.get(f.field_id)
+        if place is None:
+            children.append(pa.nulls(len(array), target_arrow.field(position).type))
         else:
-            children.append(evolve(array.field(found[0]), found[1], f.data_type))
-    fields = [wanted.field(i).with_nullable(True) for i in range(wanted.num_fields)]
-    made = pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
-    return made if made.type.equals(wanted) else made.cast(wanted, safe=False)
+            children.append(evolve(array.field(place[0]), place[1], f.data_type))
+    fields = [target_arrow.field(i).with_nullable(True) for i in range(target_arrow.num_fields)]
+    struct = pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    return struct if struct.type.equals(target_arrow) else struct.cast(target_arrow, safe=False)
 
 
 # ---- plain types ----------------------------------------------------------------------------------------------------
@@ -172,12 +174,12 @@ def _temporal(a: TypeRoot, b: TypeRoot) -> _Cast | None:
 
 def _in_unit_of(array: pa.Array, target: DataType) -> pa.Array:
     """Timestamps without a zone in the type of `target`. Raises `InvalidRequest` if they exceed its range."""
-    wanted = arrow_type(target)
+    target_arrow = arrow_type(target)
     try:
-        finer = array.cast(pa.timestamp(wanted.unit))
+        finer = array.cast(pa.timestamp(target_arrow.unit))
     except pa.ArrowInvalid as e:
         raise InvalidRequest(f"a value of the column is beyond what {target} can hold in Arrow: {e}") from e
-    return finer.cast(wanted, safe=False)
+    return finer.cast(target_arrow, safe=False)
 
 
 def _millis(array: pa.Array) -> pa.Array:
@@ -291,10 +293,10 @@ def _decimal_of(value: Decimal, precision: int, scale: int) -> Decimal | None:
 # ---- texts ----------------------------------------------------------------------------------------------------------
 
 
-def _by_value(array: pa.Array, convert: Callable[[Any], Any], wanted: pa.DataType) -> pa.Array:
+def _by_value(array: pa.Array, convert: Callable[[Any], Any], target_arrow: pa.DataType) -> pa.Array:
     """`convert` applied to each distinct value, for casts that Arrow does not do like Java."""
     encoded = array.dictionary_encode()
-    converted = pa.array([convert(v) for v in encoded.dictionary.to_pylist()], wanted)
+    converted = pa.array([convert(v) for v in encoded.dictionary.to_pylist()], target_arrow)
     return converted.take(encoded.indices)
 
 
@@ -335,15 +337,15 @@ def _nested_text(array: pa.Array, source: DataType) -> pa.Array:
         parts = [evolve(array.field(i), f.data_type, text).to_pylist() for i, f in enumerate(source.fields)]
         rows = zip(*parts, strict=True) if parts else ((),) * len(array)
         valid = array.is_valid().to_pylist()
-        made = ["{" + ", ".join(map(_or_null, row)) + "}" if ok else None for ok, row in zip(valid, rows, strict=True)]
+        texts = ["{" + ", ".join(map(_or_null, row)) + "}" if ok else None for ok, row in zip(valid, rows, strict=True)]
     elif source.root is _R.ARRAY:
         values = evolve(array, source, DataType(_R.ARRAY, element=text)).to_pylist()
-        made = [None if v is None else "[" + ", ".join(map(_or_null, v)) + "]" for v in values]
+        texts = [None if v is None else "[" + ", ".join(map(_or_null, v)) + "]" for v in values]
     else:
         values = evolve(array, source, DataType(_R.MAP, key=text.not_null(), value=text)).to_pylist()
         entries = [None if v is None else ", ".join(f"{k} -> {_or_null(i)}" for k, i in v) for v in values]
-        made = [None if e is None else "{" + e + "}" for e in entries]
-    return pa.array(made, pa.string())
+        texts = [None if e is None else "{" + e + "}" for e in entries]
+    return pa.array(texts, pa.string())
 
 
 def _or_null(text: str | None) -> str:
@@ -394,23 +396,23 @@ def _integer_of(text: str | None) -> int | None:
     """The integer of a text; like Java, ignores the fraction: 12.9 is 12."""
     if text is None:
         return None
-    found = re.fullmatch(r"([+-]?)([0-9]*)(?:\.[0-9]*)?", text)
-    if found is None or text in ("", "+", "-"):
+    match = re.fullmatch(r"([+-]?)([0-9]*)(?:\.[0-9]*)?", text)
+    if match is None or text in ("", "+", "-"):
         raise InvalidRequest(f"the text '{text}' cannot be read as an integer")
-    return int(f"{found[1]}{found[2] or 0}")
+    return int(f"{match[1]}{match[2] or 0}")
 
 
 def _time_of(text: str | None) -> int | None:
     """Milliseconds of the day for `hour[:minute[:second[.fraction]]]`."""
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]+)(?::([0-9]+)(?::([0-9]+)(?:\.([0-9]*))?)?)?", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]+)(?::([0-9]+)(?::([0-9]+)(?:\.([0-9]*))?)?)?", text)
+    if match is None:
         raise InvalidRequest(f"the text '{text}' cannot be read as TIME")
-    hour, minute, second = (int(part or 0) for part in found.groups()[:3])
+    hour, minute, second = (int(part or 0) for part in match.groups()[:3])
     if hour > 23 or minute > 59 or second > 59:
         raise InvalidRequest(f"the text '{text}' cannot be read as TIME")
-    return ((hour * 60 + minute) * 60 + second) * 1000 + int((found[4] or "").ljust(3, "0")[:3])
+    return ((hour * 60 + minute) * 60 + second) * 1000 + int((match[4] or "").ljust(3, "0")[:3])
 
 
 def _parse_text(array: pa.Array, source: DataType, target: DataType) -> pa.Array:

@@ -26,18 +26,18 @@ _TICKS = (TypeRoot.DATE, TypeRoot.TIME, *_STAMPS)
 UNKNOWN = ColumnStats()
 
 
-def in_mode(found: ColumnStats, mode: StatsMode) -> ColumnStats:
-    """`found`, reduced to a statistics mode. A truncated bound is still a bound."""
+def in_mode(stats: ColumnStats, mode: StatsMode) -> ColumnStats:
+    """`stats`, reduced to a statistics mode. A truncated bound is still a bound."""
     if not mode.counts:
         return UNKNOWN
-    if not mode.bounds or found.min is None:
-        return ColumnStats(null_count=found.null_count)
-    if mode.length is None or not isinstance(found.max, str | bytes):
-        return found
-    high = upper_bound(found.max, mode.length)
+    if not mode.bounds or stats.min is None:
+        return ColumnStats(null_count=stats.null_count)
+    if mode.length is None or not isinstance(stats.max, str | bytes):
+        return stats
+    high = upper_bound(stats.max, mode.length)
     if high is None:
-        return ColumnStats(null_count=found.null_count)
-    return ColumnStats(found.min[: mode.length], high, found.null_count)
+        return ColumnStats(null_count=stats.null_count)
+    return ColumnStats(stats.min[: mode.length], high, stats.null_count)
 
 
 def columns_with_nan(data: pa.Table | pa.RecordBatch, fields: Iterable[DataField]) -> set[str]:
@@ -48,42 +48,42 @@ def columns_with_nan(data: pa.Table | pa.RecordBatch, fields: Iterable[DataField
 
 
 def stamp_ranges(
-    data: pa.Table | pa.RecordBatch, fields: Iterable[DataField], known: Mapping[str, ColumnStats]
+    data: pa.Table | pa.RecordBatch, fields: Iterable[DataField], earlier: Mapping[str, ColumnStats]
 ) -> dict[str, ColumnStats]:
-    """Ranges of the timestamps of more than six digits in `data`, merged with `known`.
+    """Ranges of the timestamps of more than six digits in `data`, merged with `earlier`.
 
     Such columns are INT96, for which Parquet's footer has no ranges.
     """
-    found: dict[str, ColumnStats] = {}
+    ranges: dict[str, ColumnStats] = {}
     for f in fields:
         if f.type.root not in _STAMPS or (f.type.precision or 0) <= 6:
             continue
         column = data.column(f.name)
         ends = pc.min_max(column.cast(pa.int64()))
         low, high, nulls = ends["min"].as_py(), ends["max"].as_py(), column.null_count
-        if (before := known.get(f.name)) is not None:
+        if (before := earlier.get(f.name)) is not None:
             low = before.min if low is None else low if before.min is None else min(low, before.min)
             high = before.max if high is None else high if before.max is None else max(high, before.max)
             nulls += before.null_count or 0
-        found[f.name] = ColumnStats(low, high, nulls)
-    return found
+        ranges[f.name] = ColumnStats(low, high, nulls)
+    return ranges
 
 
 def footer_ranges(
     footer: pq.FileMetaData, fields: Sequence[DataField], nan: set[str], row_groups: Iterable[int] | None = None
 ) -> dict[str, ColumnStats]:
     """The ranges of the columns `fields` over the given row groups of a file, or all."""
-    found: dict[str, ColumnStats] = {}
+    ranges: dict[str, ColumnStats] = {}
     groups = [footer.row_group(i) for i in (range(footer.num_row_groups) if row_groups is None else row_groups)]
     positions = {footer.schema.column(j).path: j for j in range(footer.num_columns)}
     for f in fields:
         position = positions.get(f.name)
         if position is None:  # nested: Paimon keeps no statistics
-            found[f.name] = UNKNOWN
+            ranges[f.name] = UNKNOWN
             continue
         merged = _merged([g.column(position).statistics for g in groups], f.type)
-        found[f.name] = ColumnStats(null_count=merged.null_count) if f.name in nan else merged
-    return found
+        ranges[f.name] = ColumnStats(null_count=merged.null_count) if f.name in nan else merged
+    return ranges
 
 
 def _merged(parts: Sequence[Any], t: DataType) -> ColumnStats:
@@ -102,9 +102,9 @@ def _merged(parts: Sequence[Any], t: DataType) -> ColumnStats:
 
 
 def dense_stats(
-    fields: Sequence[DataField], found: Mapping[str, ColumnStats], dense: bool
+    fields: Sequence[DataField], stats: Mapping[str, ColumnStats], dense: bool
 ) -> tuple[SimpleStats, tuple[str, ...] | None]:
     """Value statistics, and the names of their columns; None if these are all columns."""
-    kept = [f for f in fields if not dense or found.get(f.name, UNKNOWN) != UNKNOWN]
-    names = None if len(kept) == len(fields) else tuple(f.name for f in kept)
-    return pack_stats(kept, [found.get(f.name, UNKNOWN) for f in kept]), names
+    dense_fields = [f for f in fields if not dense or stats.get(f.name, UNKNOWN) != UNKNOWN]
+    names = None if len(dense_fields) == len(fields) else tuple(f.name for f in dense_fields)
+    return pack_stats(dense_fields, [stats.get(f.name, UNKNOWN) for f in dense_fields]), names

@@ -3,7 +3,7 @@
 Arrow's reader decodes a row group from its beginning: the last row of one costs as much as all. Here the headers of a
 column's pages are walked instead, from one to the next, up to the pages that hold the wanted rows. These, and the
 column's dictionary, are put where the column begins, in memory that is otherwise empty, and Arrow decodes them there,
-by the footer of the whole file: it asks for no more rows than there are.
+by the footer of the whole file, and never requests more rows than there are.
 
 Prior art: Java's and Rust's readers, which take the places of pages from the page index; Arrow writes none by default,
 and its reader does not use it. Headers are Thrift's compact protocol (apache/parquet-format, `parquet.thrift`).
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 _HEADER_BYTES = 256
 _HEADER_BYTES_MAX = 1 << 16
-"""Of a page's header, which may have the column's least and greatest value, so much is read at first, and at most."""
+"""How many bytes of a page's header are read at first, and at most. It may contain the column's bounds."""
 
 _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = range(4)
 _TYPE, _COMPRESSED_BYTES, _DATA_HEADER, _DATA_HEADER_V2 = 1, 3, 5, 8
@@ -44,9 +44,9 @@ class _PageHeader(NamedTuple):
 
 
 def read_rows(
-    source: pa.NativeFile, footer: pq.FileMetaData, index: int, columns: Sequence[str], wanted: range
+    source: pa.NativeFile, footer: pq.FileMetaData, index: int, columns: Sequence[str], span: range
 ) -> pa.Table | None:
-    """The rows `wanted`, at least one, of the row group `index`, in the `columns`.
+    """The rows `span`, at least one, of the row group `index`, in the `columns`.
 
     None if a column is nested, or has a page of an unknown kind: read it from the beginning then. Raises `OSError`.
     """
@@ -59,25 +59,25 @@ def read_rows(
     together: dict[int, list[str]] = {}
     try:
         for name in columns:
-            first = _put_pages(source, group.column(chunks[name]), wanted, memory)
+            first = _put_pages(source, group.column(chunks[name]), span, memory)
             together.setdefault(first, []).append(name)
     except _Unreadable:
         return None
     parquet = pq.ParquetFile(pa.BufferReader(pa.py_buffer(memory)), metadata=footer, pre_buffer=False)
-    fields, found = {}, {}
+    fields, by_name = {}, {}
     for first, names in together.items():
-        rows = wanted.stop - first
+        rows = span.stop - first
         batch = next(parquet.iter_batches(rows, row_groups=[index], columns=names, use_threads=False))
         if batch.num_rows != rows:
             return None
         for name in names:
             fields[name] = batch.schema.field(name)
-            found[name] = batch.column(name).slice(wanted.start - first)
-    return pa.Table.from_arrays([found[c] for c in columns], schema=pa.schema([fields[c] for c in columns]))
+            by_name[name] = batch.column(name).slice(span.start - first)
+    return pa.Table.from_arrays([by_name[c] for c in columns], schema=pa.schema([fields[c] for c in columns]))
 
 
-def _put_pages(source: pa.NativeFile, column: pq.ColumnChunkMetaData, wanted: range, memory: mmap.mmap) -> int:
-    """Put the pages of a column that have `wanted` rows into `memory`; return the row that they begin with."""
+def _put_pages(source: pa.NativeFile, column: pq.ColumnChunkMetaData, span: range, memory: mmap.mmap) -> int:
+    """Put the pages of a column that have rows of `span` into `memory`; return the row that they begin with."""
     at: int = column.data_page_offset
     target = at
     if column.has_dictionary_page and column.dictionary_page_offset < at:
@@ -87,10 +87,10 @@ def _put_pages(source: pa.NativeFile, column: pq.ColumnChunkMetaData, wanted: ra
         memory[target:at] = _read(source, target, at - target)
         target = at
     row, first = 0, -1
-    while row < wanted.stop:
+    while row < span.stop:
         page = _page_at(source, at, end)
         is_data = page.kind in (_DATA_PAGE, _DATA_PAGE_V2)
-        if page.kind == _DICTIONARY_PAGE or (is_data and row + page.values > wanted.start):
+        if page.kind == _DICTIONARY_PAGE or (is_data and row + page.values > span.start):
             if is_data and first < 0:
                 first = row
             memory[target : target + page.size] = _read(source, at, page.size)

@@ -6,14 +6,14 @@ with an older schema is evaluated by its own names. In doubt, the result is "may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
 
+from forebay.codec.casting.literals import is_floating, sort_key
 from forebay.codec.filters import BoundCompound, BoundLeaf, BoundPredicate, bind
-from forebay.codec.literals import is_floating, sort_key
-from forebay.codec.statistics import RANGE_DECISIONS
+from forebay.codec.log.statistics import RANGE_DECISIONS
 from forebay.metadata.predicate import CompoundFunction, LeafFunction, Predicate
 from forebay.metadata.table import Column
 from forebay.paimon.files.casts import same_type
@@ -36,40 +36,17 @@ def bind_filter(predicate: Predicate, fields: Iterable[DataField]) -> BoundPredi
     return bind(predicate, filter_columns(fields))
 
 
-def columns_of(bound: BoundPredicate) -> set[str]:
-    """The names of the columns that a bound predicate reads."""
-    if isinstance(bound, BoundLeaf):
-        return {bound.column.name}
-    return set().union(*(columns_of(child) for child in bound.children))
-
-
-def conjuncts(bound: BoundPredicate | None) -> list[BoundPredicate]:
-    """The conjuncts of `bound`."""
-    if bound is None:
-        return []
-    if isinstance(bound, BoundCompound) and bound.function is CompoundFunction.AND:
-        return [part for child in bound.children for part in conjuncts(child)]
-    return [bound]
-
-
-def join(parts: Sequence[BoundPredicate]) -> BoundPredicate | None:
-    """The conjunction of `parts`; None if there are none."""
-    if not parts:
-        return None
-    return parts[0] if len(parts) == 1 else BoundCompound(CompoundFunction.AND, tuple(parts))
-
-
 def may_match(bound: BoundPredicate, range_of: RangeOf, row_count: int) -> bool:
     """Whether one of `row_count` rows, whose columns have the ranges `range_of(column)`, may match."""
     if isinstance(bound, BoundCompound):
         test = all if bound.function is CompoundFunction.AND else any
         return test(may_match(child, range_of, row_count) for child in bound.children)
-    found = range_of(bound.column)
-    return True if found is None else _leaf_may_match(bound, found, row_count)
+    stats = range_of(bound.column)
+    return True if stats is None else _leaf_may_match(bound, stats, row_count)
 
 
-def _leaf_may_match(leaf: BoundLeaf, found: ColumnStats, row_count: int) -> bool:
-    nulls = found.null_count
+def _leaf_may_match(leaf: BoundLeaf, stats: ColumnStats, row_count: int) -> bool:
+    nulls = stats.null_count
     if leaf.function is _F.IS_NULL:
         return nulls is None or nulls > 0
     if nulls is not None and nulls >= row_count:
@@ -77,9 +54,9 @@ def _leaf_may_match(leaf: BoundLeaf, found: ColumnStats, row_count: int) -> bool
     if leaf.function is _F.IN and not leaf.literals:
         return False
     decide = RANGE_DECISIONS.get(leaf.function)
-    if decide is None or found.min is None or found.max is None:
+    if decide is None or stats.min is None or stats.max is None:
         return True
-    low, high, literals = found.min, found.max, list(leaf.literals)
+    low, high, literals = stats.min, stats.max, list(leaf.literals)
     if is_floating(leaf.column.data_type):
         # Bounds ignore NaN, which filters treat as the largest value: upper bounds cannot be trusted.
         if leaf.function in (_F.GREATER_THAN, _F.GREATER_OR_EQUAL, _F.NOT_EQUAL, _F.NOT_IN):
@@ -92,14 +69,14 @@ def _leaf_may_match(leaf: BoundLeaf, found: ColumnStats, row_count: int) -> bool
 
 def field_for(column: Column, fields: dict[int, DataField]) -> DataField | None:
     """The file's field with `column`'s values unchanged; None if there is none, or its type changed."""
-    found = fields.get(-1 if column.column_id is None else column.column_id)
-    if found is None or not same_type(storage_type(found.type), column.data_type):
+    field = fields.get(-1 if column.column_id is None else column.column_id)
+    if field is None or not same_type(storage_type(field.type), column.data_type):
         return None
-    return found
+    return field
 
 
 def column_values(array: pa.Array) -> list[Any]:
-    """The column values (`codec.literals`) of an Arrow column; None for each value of a nested type."""
+    """The column values (`codec.casting.literals`) of an Arrow column; None for each value of a nested type."""
     t = array.type
     if pa.types.is_timestamp(t):
         array = array.cast(pa.int64())

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from forebay.base.errors import Conflict, CorruptData, NotFound, UnsupportedOperation
-from forebay.codec.filters import BoundPredicate, filter_rows, mask
+from forebay.codec.filters import BoundPredicate, columns_of, filter_rows, mask
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot, bigint
 from forebay.paimon.files.casts import evolve, evolve_exactly, same_type
 from forebay.paimon.files.column_stats import UNKNOWN, footer_ranges
 from forebay.paimon.files.parquet_pages import read_rows
-from forebay.paimon.files.pruning import columns_of, field_for, may_match
+from forebay.paimon.files.pruning import field_for, may_match
 from forebay.paimon.files.row_formats import avro_tables, orc_tables
 from forebay.paimon.files.writer import key_value_fields
 from forebay.paimon.format.arrow import arrow_type
@@ -48,7 +48,7 @@ costs 0.2 ms of CPU and as much waiting, more than that saves."""
 BATCH_ROWS = 1 << 17
 
 FEW_ROWS = 1 << 13
-"""Rows that a filter finds close to each other are read on their own, if they are at most so many."""
+"""Adjacent rows that match a filter are read on their own if there are at most this many."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 """The minimum size of a value in memory, by physical type: dictionaries make columns small only in the file."""
@@ -64,7 +64,7 @@ ROW_INDEX_FIELD = DataField(2147483547, ROW_INDEX, bigint().not_null())
 class _Source:
     """The source of a wanted column: the file's field, projected to the wanted parts; None means nulls."""
 
-    wanted: DataField
+    target: DataField
     held: DataField | None
     is_newer: bool = False
     """Whether the file has another type because it is newer than the reader's schema."""
@@ -125,8 +125,8 @@ class DataFileReader:
             for first_row, table in parts:
                 if self._has_row_index:
                     table = _with_row_index(table, first_row)
-                kept = table if gone is None else _without(table, first_row, gone)
-                for batch in _batches(kept):
+                live = table if gone is None else _without(table, first_row, gone)
+                for batch in _batches(live):
                     evolved = self._evolved(batch, sources)
                     if self._keep is not None:
                         evolved = filter_rows(evolved, self._keep)
@@ -137,19 +137,19 @@ class DataFileReader:
 
     def _plan(self, file: DataFileMeta) -> tuple[_Source, ...]:
         key = (file.schema_id, file.write_cols)
-        found = self._plans.get(key)
-        if found is None:
-            found = self._plans[key] = tuple(self._make_plan(file))
-        return found
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = tuple(self._make_plan(file))
+        return plan
 
     def _make_plan(self, file: DataFileMeta) -> Iterator[_Source]:
         held = self._held_fields(file)
         is_newer = self._schema_id is not None and file.schema_id > self._schema_id
-        for wanted in self._fields:
-            found = held.get(wanted.id)
-            if found is not None:
-                found = DataField(found.id, found.name, _cut(found.type, wanted.type))
-            yield _Source(wanted, found, is_newer and found is not None and not same_type(found.type, wanted.type))
+        for target in self._fields:
+            source = held.get(target.id)
+            if source is not None:
+                source = DataField(source.id, source.name, _cut(source.type, target.type))
+            yield _Source(target, source, is_newer and source is not None and not same_type(source.type, target.type))
 
     def _held_fields(self, file: DataFileMeta) -> dict[int, DataField]:
         schema = self._schemas(file.schema_id)
@@ -162,20 +162,20 @@ class DataFileReader:
         columns = []
         for source in sources:
             index = -1 if source.held is None else batch.schema.get_field_index(source.held.name)
-            if source.wanted is ROW_INDEX_FIELD:
+            if source.target is ROW_INDEX_FIELD:
                 columns.append(batch.column(ROW_INDEX))
             elif source.held is None or index < 0:
-                columns.append(pa.nulls(batch.num_rows, arrow_type(source.wanted.type)))
+                columns.append(pa.nulls(batch.num_rows, arrow_type(source.target.type)))
             elif source.is_newer:
-                columns.append(_fitting(batch.column(index), source.held, source.wanted))
+                columns.append(_fitting(batch.column(index), source.held, source.target))
             else:
-                columns.append(evolve(batch.column(index), source.held.type, source.wanted.type))
+                columns.append(evolve(batch.column(index), source.held.type, source.target.type))
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None]))
         if len(columns) == len(self._fields):
             return pa.RecordBatch.from_arrays(columns, schema=self.schema)
         return pa.RecordBatch.from_arrays(
-            columns, schema=pa.schema([self.schema.field(s.wanted.name) for s in sources])
+            columns, schema=pa.schema([self.schema.field(s.target.name) for s in sources])
         )
 
     # -- Parquet ------------------------------------------------------------------------------------------------------
@@ -213,9 +213,9 @@ class DataFileReader:
             group = footer.row_group(i)
             if self._group_may_match(file, footer, i):
                 first = self._filter_columns(parquet, i, columns, sources)
-                found = range(group.num_rows) if first is None else self._matches(first, sources)
-                if found:
-                    for offset, table in _group_tables(source, parquet, i, columns, first, found, part_bytes):
+                matches = range(group.num_rows) if first is None else self._matches(first, sources)
+                if matches:
+                    for offset, table in _group_tables(source, parquet, i, columns, first, matches, part_bytes):
                         if i == last and isinstance(table, pa.Table):
                             opened.close()  # a merge reads many files at once, so small ones must not stay open
                         yield first_row + offset, _with_keys(table, renames)
@@ -225,20 +225,20 @@ class DataFileReader:
         self, parquet: pq.ParquetFile, index: int, columns: list[str], sources: Sequence[_Source]
     ) -> pa.Table | None:
         """The columns of a row group that the filter reads; None if these are all, or some are not plain columns."""
-        wanted = [s.held.name for s in sources if s.held is not None and s.wanted.name in self._keep_names]
-        if not wanted or len(wanted) == len(columns) or not set(wanted) <= set(columns):
+        filter_names = [s.held.name for s in sources if s.held is not None and s.target.name in self._keep_names]
+        if not filter_names or len(filter_names) == len(columns) or not set(filter_names) <= set(columns):
             return None
-        return _read_group(parquet, index, wanted)
+        return _read_group(parquet, index, filter_names)
 
     def _matches(self, table: pa.Table, sources: Sequence[_Source]) -> range:
         """From the first to the last row that the filter keeps."""
         assert self._keep is not None
-        chosen = [s for s in sources if s.wanted.name in self._keep_names]
+        filter_sources = [s for s in sources if s.target.name in self._keep_names]
         first, stop, offset = table.num_rows, 0, 0
         for batch in _batches(table):
-            kept = pc.indices_nonzero(mask(self._keep, self._evolved(batch, chosen)))
-            if len(kept):
-                first, stop = min(first, offset + kept[0].as_py()), offset + kept[-1].as_py() + 1
+            hits = pc.indices_nonzero(mask(self._keep, self._evolved(batch, filter_sources)))
+            if len(hits):
+                first, stop = min(first, offset + hits[0].as_py()), offset + hits[-1].as_py() + 1
             offset += batch.num_rows
         return range(first, stop)
 
@@ -255,14 +255,14 @@ class DataFileReader:
         return may_match(self._prune, range_of, group.num_rows)
 
 
-def _fitting(array: pa.Array, held: DataField, wanted: DataField) -> pa.Array:
-    made = evolve_exactly(array, held.type, wanted.type)
-    if made is None:
+def _fitting(array: pa.Array, held: DataField, target: DataField) -> pa.Array:
+    converted = evolve_exactly(array, held.type, target.type)
+    if converted is None:
         raise Conflict(
-            f"column '{wanted.name}' is {held.type} since the table was opened, and has values that are no "
-            f"{wanted.type}: reopen the table (restart a streaming query: it continues where it was)"
+            f"column '{target.name}' is {held.type} since the table was opened, and has values that are no "
+            f"{target.type}: reopen the table (restart a streaming query: it continues where it was)"
         )
-    return made
+    return converted
 
 
 def _group_range(footer: pq.FileMetaData, index: int, f: DataField) -> ColumnStats:
@@ -300,28 +300,28 @@ def _group_tables(
     parquet: pq.ParquetFile,
     index: int,
     columns: list[str],
-    known: pa.Table | None,
-    wanted: range,
+    filter_table: pa.Table | None,
+    span: range,
     part_bytes: int,
 ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
     """The rows of a row group in parts, with the position of each part's first row within the group.
 
-    `known` are columns that have already been read. Rows that are not `wanted` may be missing.
+    `filter_table` are columns that have already been read. Rows outside `span` may be missing.
     """
     group = parquet.metadata.row_group(index)
     if not columns:
         yield 0, _rows_without_columns(group.num_rows)
         return
     size = _memory(group, set(columns))
-    if known is not None and len(wanted) <= FEW_ROWS:
-        yield from _few_rows(source, parquet, index, columns, known, wanted)
+    if filter_table is not None and len(span) <= FEW_ROWS:
+        yield from _few_rows(source, parquet, index, columns, filter_table, span)
         return
     if size <= part_bytes:
-        rest = [c for c in columns if known is None or c not in known.schema.names]
+        rest = [c for c in columns if filter_table is None or c not in filter_table.schema.names]
         table = _read_group(parquet, index, rest)
-        if known is not None:
-            for name in known.schema.names:
-                table = table.append_column(known.schema.field(name), known.column(name))
+        if filter_table is not None:
+            for name in filter_table.schema.names:
+                table = table.append_column(filter_table.schema.field(name), filter_table.column(name))
         yield 0, table
         return
     offset = 0
@@ -332,27 +332,29 @@ def _group_tables(
 
 
 def _few_rows(
-    source: Any, parquet: pq.ParquetFile, index: int, columns: list[str], known: pa.Table, wanted: range
+    source: Any, parquet: pq.ParquetFile, index: int, columns: list[str], filter_table: pa.Table, span: range
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The rows `wanted` of a row group: from their pages alone, or else it is decoded up to the last of them."""
-    rest = [c for c in columns if c not in known.schema.names]
+    """The rows `span` of a row group, from their pages alone; or else the group is decoded up to the last of them."""
+    rest = [c for c in columns if c not in filter_table.schema.names]
     if isinstance(source, pa.OSFile):  # elsewhere each look at a page is a request
-        table = read_rows(source, parquet.metadata, index, rest, wanted)
+        table = read_rows(source, parquet.metadata, index, rest, span)
         if table is not None:
-            for field, column in zip(known.schema, known.columns):
-                table = table.append_column(field, column.slice(wanted.start, len(wanted)))
-            yield wanted.start, table
+            for field, column in zip(filter_table.schema, filter_table.columns):
+                table = table.append_column(field, column.slice(span.start, len(span)))
+            yield span.start, table
             return
     offset = 0
     for batch in parquet.iter_batches(batch_size=FEW_ROWS, row_groups=[index], columns=rest, use_threads=False):
-        start, stop = max(wanted.start, offset), min(wanted.stop, offset + batch.num_rows)
+        start, stop = max(span.start, offset), min(span.stop, offset + batch.num_rows)
         if start < stop:
             table = pa.Table.from_batches([batch.slice(start - offset, stop - start)])
-            for name in known.schema.names:
-                table = table.append_column(known.schema.field(name), known.column(name).slice(start, stop - start))
+            for name in filter_table.schema.names:
+                table = table.append_column(
+                    filter_table.schema.field(name), filter_table.column(name).slice(start, stop - start)
+                )
             yield start, table
         offset += batch.num_rows
-        if offset >= wanted.stop:
+        if offset >= span.stop:
             return
 
 
@@ -361,12 +363,12 @@ def _read_group(parquet: pq.ParquetFile, index: int, columns: list[str]) -> pa.T
     return parquet.read_row_group(index, columns=columns, use_threads=threads)
 
 
-def _memory(group: pq.RowGroupMetaData, wanted: set[str]) -> int:
-    """The approximate size of a row group as Arrow data, for the columns `wanted` and their nested parts."""
+def _memory(group: pq.RowGroupMetaData, columns: set[str]) -> int:
+    """The approximate size of a row group as Arrow data, for `columns` and their nested parts."""
     total = 0
     for c in (group.column(j) for j in range(group.num_columns)):
         path = c.path_in_schema
-        if path in wanted or any(path.startswith(w + ".") for w in wanted):
+        if path in columns or any(path.startswith(w + ".") for w in columns):
             total += max(c.total_uncompressed_size, c.num_values * _WIDTHS.get(c.physical_type, 16))
     return total
 
@@ -424,10 +426,10 @@ def _leaves(path: str, t: DataType) -> list[str]:
     return [leaf for f in t.fields for leaf in _leaves(f"{path}.{f.name}", f.data_type)]
 
 
-def _cut(held: DataType, wanted: DataType) -> DataType:
+def _cut(held: DataType, target: DataType) -> DataType:
     """The held type without the nested fields that are not wanted."""
-    if held.root is not TypeRoot.ROW or wanted.root is not TypeRoot.ROW:
+    if held.root is not TypeRoot.ROW or target.root is not TypeRoot.ROW:
         return held
-    by_id = {f.field_id: f.data_type for f in wanted.fields}
-    kept = [replace(f, data_type=_cut(f.data_type, by_id[f.field_id])) for f in held.fields if f.field_id in by_id]
-    return replace(held, fields=tuple(kept)) if kept else held
+    by_id = {f.field_id: f.data_type for f in target.fields}
+    fields = [replace(f, data_type=_cut(f.data_type, by_id[f.field_id])) for f in held.fields if f.field_id in by_id]
+    return replace(held, fields=tuple(fields)) if fields else held

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
-from forebay.codec.arrow_types import int8_array, with_offsets
-from forebay.codec.parquet_dictionaries import worth_a_dictionary
+from forebay.codec.arrow.empty_offsets import with_offsets
+from forebay.codec.arrow.parquet_dictionaries import worth_a_dictionary
+from forebay.codec.arrow.small_arrays import int8_array
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.column_stats import columns_with_nan, dense_stats, footer_ranges, in_mode, stamp_ranges
 from forebay.paimon.files.parquet_layout import has_nanoseconds, open_writer, parquet_schema
@@ -227,14 +228,14 @@ class RollingWriter:
     def _group_bytes(self) -> int:
         """The target size of the next row group in bytes of Arrow data."""
         written = self._file.size if self._file is not None else 0
-        wanted = (self._settings.target_size - written) / self._ratio
-        return max(1, min(self._settings.block_size, int(wanted)))
+        target_bytes = (self._settings.target_size - written) / self._ratio
+        return max(1, min(self._settings.block_size, int(target_bytes)))
 
-    def _take(self, wanted: int) -> pa.Table:
-        """Remove and return about `wanted` bytes from the front of the buffer."""
+    def _take(self, target_bytes: int) -> pa.Table:
+        """Remove and return about `target_bytes` bytes from the front of the buffer."""
         table = pa.concat_tables(self._pending) if len(self._pending) > 1 else self._pending[0]
         per_row = max(1e-9, self._pending_bytes / table.num_rows)
-        rows = min(table.num_rows, max(_ROWS_MIN, int(wanted / per_row) + 1))
+        rows = min(table.num_rows, max(_ROWS_MIN, int(target_bytes / per_row) + 1))
         rows = min(rows, self._rows_left(), self._group_rows)
         if rows >= table.num_rows:
             self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
@@ -373,8 +374,8 @@ class _OpenFile:
         s = self._settings
         columns = s.schema.fields
         ranges = footer_ranges(self._footers[0], columns, self._nan) | self._stamps
-        kept = {f.name: in_mode(ranges[f.name], mode) for f, mode in zip(columns, s.stats, strict=True)}
-        value_stats, stats_columns = dense_stats(columns, kept, s.dense)
+        stats = {f.name: in_mode(ranges[f.name], mode) for f, mode in zip(columns, s.stats, strict=True)}
+        value_stats, stats_columns = dense_stats(columns, stats, s.dense)
         common: dict[str, Any] = {
             "file_name": self._name,
             "file_size": size,

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from forebay.codec import arrow_types
+from forebay.codec.arrow import arrow_types
 from forebay.metadata.types import DataType, TypeRoot, child
 from forebay.paimon.format.schema import DataField
 

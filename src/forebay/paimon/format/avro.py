@@ -191,13 +191,13 @@ def _without_logical_types(schema: Any) -> Any:
         return [_without_logical_types(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {key: value for key, value in schema.items() if key != "logicalType"}
+    plain = {key: value for key, value in schema.items() if key != "logicalType"}
     for key in ("type", "items", "values"):
-        if key in kept:
-            kept[key] = _without_logical_types(kept[key])
-    if "fields" in kept:
-        kept["fields"] = [_without_logical_types(f) for f in kept["fields"]]
-    return kept
+        if key in plain:
+            plain[key] = _without_logical_types(plain[key])
+    if "fields" in plain:
+        plain["fields"] = [_without_logical_types(f) for f in plain["fields"]]
+    return plain
 
 
 def _zigzag(value: int) -> bytes:

@@ -39,22 +39,22 @@ class AvroField:
     required: bool = True
 
 
-def read_columns(data: bytes, wanted: tuple[AvroField, ...]) -> Records:
-    """The fields `wanted` of all records of a container file. Raises `CorruptData`."""
+def read_columns(data: bytes, fields: tuple[AvroField, ...]) -> Records:
+    """The `fields` of all records of a container file. Raises `CorruptData`."""
     container = read_container(data)
-    return decode(compile_program(container.schema, wanted), container.body, container.blocks)
+    return decode(compile_program(container.schema, fields), container.body, container.blocks)
 
 
 @lru_cache(maxsize=256)
-def compile_program(schema_json: bytes, wanted: tuple[AvroField, ...]) -> Program:
-    """The program that decodes `wanted` from records of a schema.
+def compile_program(schema_json: bytes, fields: tuple[AvroField, ...]) -> Program:
+    """The program that decodes `fields` from records of a schema.
 
     Raises `CorruptData` if the schema is malformed, lacks a required field, or has one of another kind.
     """
     try:
-        compiler = _Compiler(wanted)
+        compiler = _Compiler(fields)
         root = compiler.record(json.loads(schema_json))
-        return Program(compiler.nodes, root, len(wanted), compiler.required, compiler.items)
+        return Program(compiler.nodes, root, len(fields), compiler.required, compiler.items)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise CorruptData(f"the schema of an Avro file is malformed: {type(e).__name__} {e}") from e
 
@@ -69,14 +69,14 @@ class _Compiler:
     once per path.
     """
 
-    def __init__(self, wanted: Sequence[AvroField]) -> None:
+    def __init__(self, fields: Sequence[AvroField]) -> None:
         self.nodes: list[Node] = []
         self.items: dict[int, int] = {}
-        self.required = [slot for slot, w in enumerate(wanted) if w.required]
-        self._slots = {w.path: slot for slot, w in enumerate(wanted)}
-        self._wanted = wanted
+        self.required = [slot for slot, w in enumerate(fields) if w.required]
+        self._slots = {w.path: slot for slot, w in enumerate(fields)}
+        self._fields = fields
         self._present: set[int] = set()
-        self._prefixes = {w.path[:i] for w in wanted for i, c in enumerate(w.path) if c == "."}
+        self._prefixes = {w.path[:i] for w in fields for i, c in enumerate(w.path) if c == "."}
         self._types: dict[str, dict[str, Any]] = {}
         self._passed: dict[str, int] = {}
 
@@ -85,7 +85,7 @@ class _Compiler:
         if not isinstance(schema, dict) or schema.get("type") != "record":
             raise CorruptData("an Avro file of this kind holds records, but its schema is something else")
         root = self._record(schema, "", _name(schema, ""))
-        missing = [self._wanted[slot].path for slot in self.required if slot not in self._present]
+        missing = [self._fields[slot].path for slot in self.required if slot not in self._present]
         if missing:
             raise CorruptData(f"the records of an Avro file lack the field {missing[0]}")
         return root
@@ -108,7 +108,7 @@ class _Compiler:
         slot = self._slots.get(path)
         if slot is not None:
             self._present.add(slot)
-            return self._kept(field["type"], slot, space)
+            return self._projected(field["type"], slot, space)
         if path in self._prefixes:
             return self._leading(field["type"], path, space)
         return self._passed_over(field["type"], space)
@@ -124,22 +124,22 @@ class _Compiler:
             raise CorruptData(f"the field {path} of an Avro file is no record")
         return self._record(resolved, path, name)
 
-    def _kept(self, schema: Any, slot: int, space: str) -> int:
+    def _projected(self, schema: Any, slot: int, space: str) -> int:
         if isinstance(schema, list):
             if len([b for b in schema if b != "null"]) > 1:
-                raise CorruptData(f"the field {self._wanted[slot].path} of an Avro file may be of several types")
-            return self._union([self._kept(branch, slot, space) for branch in schema])
+                raise CorruptData(f"the field {self._fields[slot].path} of an Avro file may be of several types")
+            return self._union([self._projected(branch, slot, space) for branch in schema])
         resolved, _ = self._resolved(schema, space)
         kind = resolved["type"] if isinstance(resolved, dict) else resolved
         if kind == "null":
             return self._add(KINDS["null"], empty=True)
-        wanted = self._wanted[slot]
-        items = _ITEMS.get(wanted.kind)
+        field = self._fields[slot]
+        items = _ITEMS.get(field.kind)
         if items is None:
-            return self._scalar(resolved, kind, wanted.kind, slot, wanted.path)
+            return self._scalar(resolved, kind, field.kind, slot, field.path)
         if kind != "array":
-            raise CorruptData(f"the field {wanted.path} of an Avro file is of type {kind}, not an array")
-        item = self._item(resolved["items"], items, wanted.path, space)
+            raise CorruptData(f"the field {field.path} of an Avro file is of type {kind}, not an array")
+        item = self._item(resolved["items"], items, field.path, space)
         self.items[slot] = item
         return self._add(KINDS["array"], (item,), slot=slot)
 
@@ -159,7 +159,7 @@ class _Compiler:
         size = len(schema["symbols"]) if name == "enum" else _fixed_size(schema) if name == "fixed" else 0
         return self._add(KINDS[name], size=size, slot=slot)
 
-    # -- what is passed over ------------------------------------------------------------------------------------------
+    # -- fields that are skipped --------------------------------------------------------------------------------------
 
     def _passed_over(self, schema: Any, space: str) -> int:
         if isinstance(schema, list):
@@ -181,9 +181,9 @@ class _Compiler:
         return self._add(KINDS[kind], empty=kind == "null")
 
     def _passed_record(self, schema: dict[str, Any], name: str) -> int:
-        known = self._passed.get(name)
-        if known is not None:
-            return known
+        existing = self._passed.get(name)
+        if existing is not None:
+            return existing
         self._types[name] = schema
         node = self._passed[name] = self._add(KINDS["record"])  # before its fields, which may refer to it
         children = [self._passed_over(field["type"], _space(name)) for field in schema["fields"]]

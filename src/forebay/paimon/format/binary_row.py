@@ -3,8 +3,8 @@
 The layout is `RowFormat.ALIGNED` (docs/format/rows.md). In manifests, a row is preceded by its number of fields as four
 big-endian bytes; `with_arity` and `without_arity` add and remove them.
 
-Single values are column values as defined by `forebay.codec.literals`: what `to_pylist()` returns, but dates as days,
-times as milliseconds, and timestamps as integers in the unit of the storage type.
+Single values are column values as defined by `forebay.codec.casting.literals`: what `to_pylist()` returns, but dates as
+days, times as milliseconds, and timestamps as integers in the unit of the storage type.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, InvalidRequest
-from forebay.codec.aligned_row import decode_row, encode_row
-from forebay.codec.arrow_types import arrow_type as codec_arrow_type
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import RowCodec, row_codec
+from forebay.codec.arrow.arrow_types import arrow_type as codec_arrow_type
+from forebay.codec.rows.aligned_row import decode_row, encode_row
+from forebay.codec.rows.row_codec import RowCodec, row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
 from forebay.paimon.format.arrow import arrow_type, storage_type
@@ -97,11 +97,11 @@ class RowLayout:
 
 def _as_stored(values: pa.Array, f: DataField, stored: DataType) -> pa.Array:
     """`values` in the type that the row kernels accept: timestamps without a zone."""
-    wanted = codec_arrow_type(stored)
-    if values.type == wanted:
+    target = codec_arrow_type(stored)
+    if values.type == target:
         return values
     try:
-        return values.cast(wanted)
+        return values.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         raise InvalidRequest(f"column '{f.name}' is {values.type}, which is not a {f.type}: {e}") from e
 

@@ -75,11 +75,6 @@ class DataFileMeta:
     write_cols: tuple[str, ...] | None = None
     write_cols_sequences: tuple[int, ...] | None = None
 
-    @property
-    def add_row_count(self) -> int | None:
-        """The number of +I and +U records; None if unknown."""
-        return None if self.delete_row_count is None else self.row_count - self.delete_row_count
-
     def upgrade(self, level: int) -> DataFileMeta:
         """The same file at a higher level, which is how compaction moves a file that overlaps no other."""
         return replace(self, level=level)
@@ -97,7 +92,7 @@ class ManifestEntry:
 
     @property
     def identity(self) -> tuple[bytes, int, int, str, tuple[str, ...], bytes | None, str | None]:
-        """What makes two entries be about the same file (`FileEntry.Identifier` in Java)."""
+        """The identity of the file: equal for two entries of one file (`FileEntry.Identifier` in Java)."""
         f = self.file
         return self.partition, self.bucket, f.level, f.file_name, f.extra_files, f.embedded_index, f.external_path
 

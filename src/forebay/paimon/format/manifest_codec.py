@@ -28,7 +28,7 @@ from forebay.paimon.format.file_meta import (
     ManifestFileMeta,
     SimpleStats,
 )
-from forebay.paimon.format.manifest_rows import VERSION, read_manifest_rows
+from forebay.paimon.format.manifest_rows import VERSION
 from forebay.paimon.format.stats import bounds
 
 _ENTRY_SCHEMA = json.dumps(MANIFEST_ENTRY).encode()
@@ -56,11 +56,6 @@ _LIST_FIELDS = (
 )
 _NAME_SLOT, _STATS_SLOT, _BORDERS_SLOT = 1, 6, 9
 _NUMBER_SLOTS = (0, 2, 3, 4, 5)
-
-
-def read_manifest(data: bytes) -> list[ManifestEntry]:
-    """The entries of a manifest, in order. Raises `CorruptData`. `read_manifest_rows` returns them as columns."""
-    return read_manifest_rows(data).entries()
 
 
 def write_manifest(entries: Sequence[ManifestEntry], layouts: Arities, compression: str = "zstd") -> bytes:

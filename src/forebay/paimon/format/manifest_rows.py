@@ -26,8 +26,8 @@ VERSION = 2
 
 Rows = npt.NDArray[np.int64]
 
-_WANTED = tuple(AvroField(path, kind, required) for path, kind, required in ENTRY_FIELDS)
-_SLOTS = {w.path.rpartition(".")[2] if "STATS." not in w.path else w.path: i for i, w in enumerate(_WANTED)}
+_ENTRY_COLUMNS = tuple(AvroField(path, kind, required) for path, kind, required in ENTRY_FIELDS)
+_SLOTS = {w.path.rpartition(".")[2] if "STATS." not in w.path else w.path: i for i, w in enumerate(_ENTRY_COLUMNS)}
 _ARITY_BYTES = 4
 _INT32 = np.iinfo(np.int32)
 _UNKNOWN = -1
@@ -169,10 +169,10 @@ class ManifestRows:
         groups: dict[tuple[int, bytes | None], list[int]] = {}
         for row, schema_id in zip(rows.tolist(), schema_ids.tolist(), strict=True):
             groups.setdefault((schema_id, self.records.bytes_at(row, slot)), []).append(row)
-        found: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
+        by_columns: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
         for (schema_id, _), members in groups.items():
-            found.setdefault((schema_id, self.stats_columns(members[0])), []).extend(members)
-        return {key: np.array(members, np.int64) for key, members in found.items()}
+            by_columns.setdefault((schema_id, self.stats_columns(members[0])), []).extend(members)
+        return {key: np.array(members, np.int64) for key, members in by_columns.items()}
 
 
 def _stats(keys: bool) -> str:
@@ -181,7 +181,7 @@ def _stats(keys: bool) -> str:
 
 def read_manifest_rows(data: bytes) -> ManifestRows:
     """The entries of a manifest. Raises `CorruptData`."""
-    records = read_columns(data, _WANTED)
+    records = read_columns(data, _ENTRY_COLUMNS)
     versions = records.values[:, _SLOTS["_VERSION"]]
     if (versions != VERSION).any():
         raise CorruptData(f"manifest version {versions[versions != VERSION][0]} is not known; version {VERSION} is")
@@ -204,4 +204,4 @@ def live_rows(parts: Sequence[tuple[ManifestRows, Rows]], *, with_deletions: boo
     `with_deletions`: also the deletions of files that were added before all parts. Raises `Conflict` if a file is added
     or deleted twice.
     """
-    return merge_rows([(rows.records, chosen) for rows, chosen in parts], with_deletions)
+    return merge_rows([(rows.records, selection) for rows, selection in parts], with_deletions)

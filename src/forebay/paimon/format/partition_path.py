@@ -1,7 +1,7 @@
 """Partition directories: `dt=2024-01-01/h=1`.
 
-Values are column values as defined by `forebay.codec.literals`: what `to_pylist()` returns, but dates as days, and
-times and timestamps as integers in the unit of the storage type.
+Values are column values as defined by `forebay.codec.casting.literals`: what `to_pylist()` returns, but dates as days,
+and times and timestamps as integers in the unit of the storage type.
 
 Paimon has two textual forms. The legacy form (`partition.legacy-name`, the default) is Java's `toString`: a DATE is its
 number of days. The other is SQL's cast to a string. A null or blank value gets `partition.default-name`.

@@ -60,11 +60,11 @@ class TableSchema:
 
     def field_named(self, name: str) -> DataField:
         """The column with this name. Raises `InvalidRequest`, with the existing names."""
-        found = self._by_name.get(name)
-        if found is None:
+        match = self._by_name.get(name)
+        if match is None:
             hint = did_you_mean(name, self.names)
             raise InvalidRequest(f"there is no column '{name}'; columns are {', '.join(self.names)}{hint}")
-        return found
+        return match
 
     def fields_named(self, names: Sequence[str]) -> tuple[DataField, ...]:
         return tuple(self.field_named(name) for name in names)

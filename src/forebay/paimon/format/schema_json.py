@@ -86,7 +86,7 @@ def highest_field_id(fields: tuple[DataField, ...]) -> int:
 
 
 def _nested_fields(t: DataType) -> list[RowField]:
-    found = list(t.fields)
+    fields = list(t.fields)
     for inner in t.children():
-        found.extend(_nested_fields(inner))
-    return found
+        fields.extend(_nested_fields(inner))
+    return fields

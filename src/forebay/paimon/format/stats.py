@@ -64,7 +64,7 @@ class ColumnStats:
 
 
 def column_value(scalar: pa.Scalar, t: DataType) -> Any:
-    """The column value (see `forebay.codec.literals`) of an Arrow scalar of type `t`."""
+    """The column value (see `forebay.codec.casting.literals`) of an Arrow scalar of type `t`."""
     if not scalar.is_valid:
         return None
     return scalar.value if t.root in _TEMPORAL else scalar.as_py()

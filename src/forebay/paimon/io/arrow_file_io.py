@@ -29,7 +29,7 @@ _IN_THIS_MACHINE = ("local", "mock")
 class ArrowFileIO:
     """Files of a `pyarrow.fs.FileSystem`.
 
-    `prefix` is the part that its paths lack, such as `s3://`; `top` is what they have in its place.
+    `prefix` is the part that its paths lack, such as `s3://`; `top` is the part that replaces it.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ class ArrowFileIO:
     def _select(self, path: str, recursive: bool) -> Iterator[FileStatus]:
         selector = fs.FileSelector(self._inside(path), allow_not_found=True, recursive=recursive)
         with _errors("list", path):
-            found = self._fs.get_file_info(selector)
-        for info in found:
+            infos = self._fs.get_file_info(selector)
+        for info in infos:
             modified = None if info.mtime_ns is None else info.mtime_ns // 1_000_000
             is_directory = info.type is fs.FileType.Directory
             yield FileStatus(self._prefix + info.path[len(self._top) :], info.size or 0, is_directory, modified)

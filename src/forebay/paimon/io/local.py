@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 TEMPORARY_SUFFIX = ".tmp"
 """The suffix of hidden files (with a leading dot) that are being written, or were when their writer crashed."""
 
-_PARENTS_MADE_MAX = 3
+_PARENT_ATTEMPTS_MAX = 3
 
 
 class _Output(io.BufferedWriter):
@@ -247,7 +247,7 @@ class LocalFileIO:
         """
         directory, name = os.path.split(path)
         temporary = os.path.join(directory, f".{name}.{self._ids.token_hex()}{TEMPORARY_SUFFIX}")
-        for _ in range(_PARENTS_MADE_MAX):
+        for _ in range(_PARENT_ATTEMPTS_MAX):
             try:
                 return make(temporary)
             except FileNotFoundError:
@@ -281,11 +281,13 @@ class LocalFileIO:
 def _status(entry: os.DirEntry[str]) -> FileStatus | None:
     """The status of `entry`; None if it has disappeared since the directory was read."""
     try:
-        found = entry.stat()
+        details = entry.stat()
     except FileNotFoundError:
         return None
-    is_directory = stat.S_ISDIR(found.st_mode)
-    return FileStatus(entry.path, 0 if is_directory else found.st_size, is_directory, found.st_mtime_ns // 1_000_000)
+    is_directory = stat.S_ISDIR(details.st_mode)
+    return FileStatus(
+        entry.path, 0 if is_directory else details.st_size, is_directory, details.st_mtime_ns // 1_000_000
+    )
 
 
 def _unlink_quietly(path: str) -> None:

@@ -26,8 +26,8 @@ class S3FileIO(ArrowFileIO):
         self._options = dict(options)
         self._scheme = scheme
         self._client: Any = None
-        wanted = parse_bool(options.get("s3.conditional-put", "true"))
-        super().__init__(_filesystem(options), f"{scheme}://", self._put if wanted and _has_boto3() else None)
+        is_conditional = parse_bool(options.get("s3.conditional-put", "true"))
+        super().__init__(_filesystem(options), f"{scheme}://", self._put if is_conditional and _has_boto3() else None)
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -68,35 +68,35 @@ def _has_boto3() -> bool:
 def _check_credentials(options: Mapping[str, str]) -> None:
     """Raise `InvalidRequest` for incomplete credentials."""
     pair = ("s3.access-key", "s3.secret-key")
-    given = [name for name in (*pair, "s3.session-token") if name in options]
+    names = [name for name in (*pair, "s3.session-token") if name in options]
     missing = [name for name in pair if name not in options]
-    if given and missing:
+    if names and missing:
         raise InvalidRequest(
-            f"option {' and '.join(map(repr, given))} is given without {' and '.join(map(repr, missing))}: credentials "
+            f"option {' and '.join(map(repr, names))} is given without {' and '.join(map(repr, missing))}: credentials "
             "of S3 are 's3.access-key' and 's3.secret-key', and 's3.session-token' where they are temporary"
         )
 
 
 def _filesystem(options: Mapping[str, str]) -> fs.FileSystem:
     _check_credentials(options)
-    given = {
+    arguments = {
         "endpoint_override": options.get("s3.endpoint"),
         "access_key": options.get("s3.access-key"),
         "secret_key": options.get("s3.secret-key"),
         "session_token": options.get("s3.session-token"),
         "region": options.get("s3.region"),
     }
-    return fs.S3FileSystem(**{name: value for name, value in given.items() if value is not None})
+    return fs.S3FileSystem(**{name: value for name, value in arguments.items() if value is not None})
 
 
 def _client(options: Mapping[str, str]) -> Any:
     import boto3
 
-    given = {
+    arguments = {
         "endpoint_url": options.get("s3.endpoint"),
         "aws_access_key_id": options.get("s3.access-key"),
         "aws_secret_access_key": options.get("s3.secret-key"),
         "aws_session_token": options.get("s3.session-token"),
         "region_name": options.get("s3.region"),
     }
-    return boto3.client("s3", **{name: value for name, value in given.items() if value is not None})
+    return boto3.client("s3", **{name: value for name, value in arguments.items() if value is not None})

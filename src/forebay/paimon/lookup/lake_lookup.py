@@ -88,7 +88,7 @@ class LakeLookupTable:
         held = [f.name for f in fields] + [k for k in self._layout.names if k not in self._names]
         self._reader = _KeyReader(table, held, self._local)
         self.schema: pa.Schema = pa.schema([self._reader.schema.field(name) for name in self._names])
-        self._looked_at: float | None = None
+        self._checked_at: float | None = None
         self._interval_s = options.continuous_discovery_interval_ms / 1000
         self._guard = threading.Lock()
 
@@ -104,7 +104,7 @@ class LakeLookupTable:
         """Delete the local copies. The lookup table can be used again, and then starts over."""
         with self._guard:
             self._local.close()
-            self._looked_at = None
+            self._checked_at = None
 
     @property
     def snapshot_id(self) -> int | None:
@@ -122,11 +122,11 @@ class LakeLookupTable:
         rows = key_rows(keys, self._keys, self._table.paths.root)
         if missing == "error" and not isinstance(rows, list):
             rows = as_table(rows)
-        found, positions = self._find(rows)
+        matches, positions = self._find(rows)
         lost = positions < 0
         if missing == "null":
             nullable = pa.schema([field.with_nullable(True) for field in self.schema])
-            return found.take(pa.array(positions, mask=lost)).cast(nullable)
+            return matches.take(pa.array(positions, mask=lost)).cast(nullable)
         if missing == "error" and lost.any():
             first = int(np.argmax(lost))
             row = rows[first] if isinstance(rows, list) else rows.select(self._keys).slice(first, 1).to_pylist()[0]
@@ -134,7 +134,7 @@ class LakeLookupTable:
                 f"table {self._table.paths.root} has no row for {int(lost.sum())} of {len(lost)} keys; the first is "
                 f"key {first}: {row}"
             )
-        return found.take(pa.array(positions[~lost]))
+        return matches.take(pa.array(positions[~lost]))
 
     def join(self, data: Rows, on: Sequence[str] | str | None = None, how: str = "left") -> pa.Table:
         """The rows of `data`, with the columns of the table's rows added; null for keys without a row.
@@ -144,8 +144,8 @@ class LakeLookupTable:
         repeated. A key with a null has no row. Raises `InvalidRequest` if both sides have a column of the same name.
         """
         join = KeyJoin.of(data, on, how, self._keys, self._names)
-        found, positions = self._find(join.keys)
-        return join.rows(found, pa.array(positions, mask=positions < 0))
+        matches, positions = self._find(join.keys)
+        return join.rows(matches, pa.array(positions, mask=positions < 0))
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
@@ -153,40 +153,40 @@ class LakeLookupTable:
         """The found rows of the wanted columns, and for each of `keys` the index of its row (-1: none)."""
         if isinstance(keys, pa.RecordBatch):
             keys = pa.table(keys)
-        given: Int64s | None = None
+        key_places: Int64s | None = None
         if isinstance(keys, pa.Table):
-            keys, given = self._without_nulls(keys)
+            keys, key_places = self._without_nulls(keys)
         batches = list(self._intake.batches(keys, deletes=True))
         with self._guard:
-            if self._looked_at is None or self._table.clock.monotonic() - self._looked_at >= self._interval_s:
+            if self._checked_at is None or self._table.clock.monotonic() - self._checked_at >= self._interval_s:
                 self._refresh()
             for _ in range(_RETRIES):
                 try:
-                    found, positions = self._find_all(batches)
+                    matches, positions = self._find_all(batches)
                     break
                 except NotFound:  # the snapshot of a file has expired, so there is a newer one
                     if not self._refresh():
                         raise
             else:
-                found, positions = self._find_all(batches)
-        if given is None:
-            return found, positions
-        spread = np.full(len(given), -1, np.int64)
-        spread[given >= 0] = positions
-        return found, spread
+                matches, positions = self._find_all(batches)
+        if key_places is None:
+            return matches, positions
+        spread = np.full(len(key_places), -1, np.int64)
+        spread[key_places >= 0] = positions
+        return matches, spread
 
     def _without_nulls(self, keys: pa.Table) -> tuple[pa.Table, Int64s]:
         """The keys without nulls; and for each key its index among them, or -1."""
         missing = [name for name in self._keys if name not in keys.schema.names]
         if missing:
             raise InvalidRequest(f"a key lacks column '{missing[0]}'; the primary key is ({', '.join(self._keys)})")
-        chosen = keys.select(self._keys)
-        whole = np.ones(chosen.num_rows, bool)
-        for column in chosen.columns:
+        key_columns = keys.select(self._keys)
+        whole = np.ones(key_columns.num_rows, bool)
+        for column in key_columns.columns:
             if column.null_count:
                 whole &= pc.is_valid(column).to_numpy()
         position = np.where(whole, np.cumsum(whole) - 1, -1)
-        return (chosen if whole.all() else chosen.filter(pa.array(whole))), position
+        return (key_columns if whole.all() else key_columns.filter(pa.array(whole))), position
 
     def _find_all(self, batches: Sequence[pa.RecordBatch]) -> tuple[pa.Table, Int64s]:
         tables: list[pa.RecordBatch] = []
@@ -196,14 +196,18 @@ class LakeLookupTable:
             positions = np.full(batch.num_rows, -1, np.int64)
             encoded = encoded_keys(self._layout, batch)
             for rows, splits in self._places(batch):
-                asked = encoded if rows is None else encoded.take(rows)
-                at = np.full(len(asked), -1, np.int64)
+                probe_keys = encoded if rows is None else encoded.take(rows)
+                at = np.full(len(probe_keys), -1, np.int64)
                 for split in splits:
-                    for found in self._reader.find(split, asked.unique(), self._layout):
-                        hit = pc.index_in(asked, value_set=encoded_keys(self._layout, found)).fill_null(-1).to_numpy()
+                    for matches in self._reader.find(split, probe_keys.unique(), self._layout):
+                        hit = (
+                            pc.index_in(probe_keys, value_set=encoded_keys(self._layout, matches))
+                            .fill_null(-1)
+                            .to_numpy()
+                        )
                         at = np.where(hit >= 0, hit + count, at)
-                        count += found.num_rows
-                        tables.append(found.select(self._names))
+                        count += matches.num_rows
+                        tables.append(matches.select(self._names))
                 positions[slice(None) if rows is None else rows.to_numpy()] = at
             all_positions.append(positions)
         return pa.Table.from_batches(tables, schema=self.schema), np.concatenate(all_positions)
@@ -229,9 +233,9 @@ class LakeLookupTable:
     # -- following ----------------------------------------------------------------------------------------------------
 
     def _refresh(self) -> bool:
-        looked_at, self._looked_at = self._table.clock.monotonic(), None  # after a failure, the next lookup retries
+        checked_at, self._checked_at = self._table.clock.monotonic(), None  # after a failure, the next lookup retries
         changed = self._files.refresh()
-        self._looked_at = looked_at
+        self._checked_at = checked_at
         self._local.keep_only(self._files.names())
         return changed
 
@@ -259,11 +263,11 @@ class _KeyReader(SplitReader):
         if not files:
             return ()
         self._probe = Probe(keys)
-        chosen = DataSplit(
+        pruned = DataSplit(
             split.snapshot_id, split.partition, split.bucket, split.total_buckets, tuple(files), False,
             deletion_files=tuple(deletions) if any(deletions) else None,
         )  # fmt: skip
-        return self.read_sorted(chosen)
+        return self.read_sorted(pruned)
 
     def _run(
         self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...], part_bytes: int
@@ -285,15 +289,15 @@ class _KeyReader(SplitReader):
             yield from copy.find(self._probe, self._key_layout)
             return
         for batch in whole():
-            found = batch.filter(pc.is_in(encoded_keys(self._key_layout, batch), value_set=self._probe.keys))
-            if found.num_rows:
-                yield found
+            matches = batch.filter(pc.is_in(encoded_keys(self._key_layout, batch), value_set=self._probe.keys))
+            if matches.num_rows:
+                yield matches
 
 
 def _touched(files: Sequence[DataFileMeta], keys: pa.BinaryArray, layout: RowLayout) -> npt.NDArray[np.bool_]:
     """For each file, whether one of `keys` is in its key range."""
     ends = pa.array([f.min_key for f in files] + [f.max_key for f in files], pa.binary())
     ranks = np.asarray(rank_keys(layout.decode_all(pa.concat_arrays([ends, keys])).columns))
-    low, high, asked = ranks[: len(files)], ranks[len(files) : 2 * len(files)], np.sort(ranks[2 * len(files) :])
-    touched: npt.NDArray[np.bool_] = np.searchsorted(asked, low, "left") < np.searchsorted(asked, high, "right")
+    low, high, probe = ranks[: len(files)], ranks[len(files) : 2 * len(files)], np.sort(ranks[2 * len(files) :])
+    touched: npt.NDArray[np.bool_] = np.searchsorted(probe, low, "left") < np.searchsorted(probe, high, "right")
     return touched

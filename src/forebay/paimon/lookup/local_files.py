@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import StorageFailure
-from forebay.codec.rows import canonical_floats
+from forebay.codec.rows.floats import canonical_floats
 from forebay.paimon.format.binary_row import RowLayout
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.split import DeletionFile
@@ -69,20 +69,20 @@ class LocalFile:
         total = int(counts.sum())
         if total == 0:
             return
-        asked = np.repeat(np.arange(len(counts)), counts)
+        key_numbers = np.repeat(np.arange(len(counts)), counts)
         starts = np.repeat(first - (np.cumsum(counts) - counts), counts)
         rows = self._rows[starts + np.arange(total)]
         order = np.argsort(rows, kind="stable")
-        rows, asked = rows[order], asked[order]
+        rows, key_numbers = rows[order], key_numbers[order]
         of_batch = np.searchsorted(self._borders, rows, "right") - 1
         for i in np.unique(of_batch).tolist():
-            chosen = np.flatnonzero(of_batch == i)
-            batch = self._batches[i].take(pa.array(rows[chosen] - self._borders[i]))
+            hits = np.flatnonzero(of_batch == i)
+            batch = self._batches[i].take(pa.array(rows[hits] - self._borders[i]))
             # Different keys may have the same hash.
-            same = pc.equal(encoded_keys(layout, batch), probe.keys.take(pa.array(asked[chosen])))
-            found = batch.filter(same)
-            if found.num_rows:
-                yield found
+            same = pc.equal(encoded_keys(layout, batch), probe.keys.take(pa.array(key_numbers[hits])))
+            matches = batch.filter(same)
+            if matches.num_rows:
+                yield matches
 
 
 class LocalFiles:
@@ -102,10 +102,10 @@ class LocalFiles:
         self._layout, self._parent, self._clock = layout, directory, clock
         self._memory_max, self._disk_max, self._retention_s = memory_bytes_max, disk_bytes_max, retention_ms / 1000
         self._directory: Path | None = None
-        self._made = 0
+        self._copies = 0
         self._on_disk: OrderedDict[str, tuple[Path, int]] = OrderedDict()
         self._in_memory: OrderedDict[str, tuple[LocalFile, int]] = OrderedDict()
-        self._asked = 0
+        self._requests = 0
         self._used: dict[str, tuple[int, float]] = {}
 
     @property
@@ -122,8 +122,8 @@ class LocalFiles:
         None if it is too large for the disk limit.
         """
         before = self._used.get(name)
-        self._asked += 1
-        self._used[name] = (self._asked, self._clock.monotonic())
+        self._requests += 1
+        self._used[name] = (self._requests, self._clock.monotonic())
         if name in self._in_memory:
             self._in_memory.move_to_end(name)
             return self._in_memory[name][0]
@@ -185,8 +185,8 @@ class LocalFiles:
         if self._directory is None:
             with _storage_errors(self._parent):
                 self._directory = Path(tempfile.mkdtemp(prefix="forebay-lookup-", dir=self._parent))
-        self._made += 1
-        path = self._directory / f"{self._made}.arrow"
+        self._copies += 1
+        path = self._directory / f"{self._copies}.arrow"
         try:
             with _storage_errors(path):
                 size = self._write(path, build)

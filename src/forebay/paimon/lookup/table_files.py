@@ -28,7 +28,7 @@ class TableFiles(SnapshotPlanner):
         super().__init__(table)
         self._reads_level0 = merge_function(table.schema).reads_level0
         self._snapshot: Snapshot | None = None
-        self._known: dict[bytes, _Buckets] = {}
+        self._files: dict[bytes, _Buckets] = {}
         self._vectors_of: dict[BucketKey, dict[str, DeletionFile]] = {}
 
     @property
@@ -44,28 +44,28 @@ class TableFiles(SnapshotPlanner):
         self._snapshot = None  # if this fails half-way, the state is unusable
         steps = self._steps(before, latest)
         if steps is None or not self._follow(steps):
-            self._plan_anew(latest)
+            self._replan(latest)
         self._snapshot = latest
         return True
 
     def total_buckets(self, partition: bytes) -> int | None:
         """The number of buckets of a partition; -1 if they are dynamic, None if it has no files."""
-        for files in self._known.get(partition, {}).values():
+        for files in self._files.get(partition, {}).values():
             for entry in files.values():
                 return entry.total_buckets
         return None
 
     def splits(self, partition: bytes, bucket: int | None) -> list[DataSplit]:
         """One split with the visible files of the bucket, or of each bucket of the partition (None), if it has any."""
-        buckets = self._known.get(partition, {})
-        found = []
+        buckets = self._files.get(partition, {})
+        bucket_splits = []
         for number in buckets if bucket is None else [bucket]:
             entries = [e for e in buckets.get(number, {}).values() if self._reads_level0 or e.file.level != LEVEL_0]
             if not entries:
                 continue
             vectors = self._vectors_of.get((partition, number), {})
             deletions = tuple(vectors.get(e.file.file_name) for e in entries)
-            found.append(
+            bucket_splits.append(
                 DataSplit(
                     self.snapshot_id or 0,
                     partition,
@@ -76,13 +76,13 @@ class TableFiles(SnapshotPlanner):
                     deletion_files=deletions if any(deletions) else None,
                 )
             )
-        return found
+        return bucket_splits
 
     def names(self) -> set[str]:
         """The names of the copies of all files."""
         return {
             copy_name(e.file, self._vectors_of.get((partition, bucket), {}).get(e.file.file_name))
-            for partition, buckets in self._known.items()
+            for partition, buckets in self._files.items()
             for bucket, files in buckets.items()
             for e in files.values()
         }
@@ -96,15 +96,15 @@ class TableFiles(SnapshotPlanner):
         if self._vectors or self._table.snapshots.find(before.id) != before:  # rolled back, or expired
             return None
         between = [self._table.snapshots.find(i) for i in range(before.id + 1, latest.id)]
-        found = [s for s in between if s is not None]
-        return [*found, latest] if len(found) == len(between) else None
+        snapshots = [s for s in between if s is not None]
+        return [*snapshots, latest] if len(snapshots) == len(between) else None
 
     def _follow(self, steps: Iterable[Snapshot]) -> bool:
         """Apply the additions and deletions of `steps`; False if they do not fit the known state."""
         try:
             for snapshot in steps:
                 for e in merge_entries(self._table.manifests.entries(self._table.manifests.delta_manifests(snapshot))):
-                    files = self._known.setdefault(e.partition, {}).setdefault(e.bucket, {})
+                    files = self._files.setdefault(e.partition, {}).setdefault(e.bucket, {})
                     # A file that only moved to another level is deleted and added under the same name.
                     if e.kind is FileKind.ADD:
                         files[e.file.file_name] = e
@@ -112,15 +112,15 @@ class TableFiles(SnapshotPlanner):
                         files.pop(e.file.file_name, None)
         except (Conflict, NotFound):  # a concurrent rollback or expiry
             return False
-        self._known = {p: {b: f for b, f in buckets.items() if f} for p, buckets in self._known.items()}
+        self._files = {p: {b: f for b, f in buckets.items() if f} for p, buckets in self._files.items()}
         return True
 
-    def _plan_anew(self, latest: Snapshot | None) -> None:
-        self._known, self._vectors_of = {}, {}
+    def _replan(self, latest: Snapshot | None) -> None:
+        self._files, self._vectors_of = {}, {}
         if latest is None:
             return
         for e in self.entries(latest, ScanFilter.of(self._table.schema, None)):
-            self._known.setdefault(e.partition, {}).setdefault(e.bucket, {})[e.file.file_name] = e
+            self._files.setdefault(e.partition, {}).setdefault(e.bucket, {})[e.file.file_name] = e
         if self._vectors:
-            buckets = {(p, b): list(files.values()) for p, bs in self._known.items() for b, files in bs.items()}
+            buckets = {(p, b): list(files.values()) for p, bs in self._files.items() for b, files in bs.items()}
             self._vectors_of = self._deletions(latest, buckets)

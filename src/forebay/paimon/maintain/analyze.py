@@ -153,8 +153,8 @@ class _Column:
         t = self.field.type
         if distinct is None or len(distinct) == 0 or pa.types.is_binary(distinct.type):
             return None, None
-        found = pc.min_max(distinct)
-        low, high = (column_value(found[side], t) for side in ("min", "max"))
+        extremes = pc.min_max(distinct)
+        low, high = (column_value(extremes[side], t) for side in ("min", "max"))
         # Java reads dates and times as numbers, and timestamps as SQL text.
         legacy = t.root in (TypeRoot.DATE, TypeRoot.TIME)
         return (

@@ -69,10 +69,10 @@ class Deletion:
         self._delete_manifests((*names, name), protected)
 
     def _delete_manifests(self, names: Iterable[str], protected: set[str]) -> None:
-        chosen = [name for name in dict.fromkeys(names) if name not in protected]
-        protected.update(chosen)
-        self._manifests.delete(chosen)
-        self.deleted.metadata_files += len(chosen)
+        unprotected = [name for name in dict.fromkeys(names) if name not in protected]
+        protected.update(unprotected)
+        self._manifests.delete(unprotected)
+        self.deleted.metadata_files += len(unprotected)
 
     def _index(self, snapshot: Snapshot, protected: set[str]) -> None:
         if snapshot.index_manifest is None or snapshot.index_manifest in protected:

@@ -78,17 +78,17 @@ class SnapshotExpiry:
 
     def due(self, retention: Retention | None = None, keep_from: int | None = None) -> range | None:
         """The ids of the snapshots that `expire` would delete; None for a table without snapshots."""
-        kept = retention or Retention.of_snapshots(self._options)
+        retain = retention or Retention.of_snapshots(self._options)
         latest, earliest = self._snapshots.latest_id(), self._snapshots.earliest_id()
         if latest is None or earliest is None:
             return None
-        end = latest - kept.least + 1 if keep_from is None else min(latest - kept.least + 1, keep_from)
+        end = latest - retain.least + 1 if keep_from is None else min(latest - retain.least + 1, keep_from)
         if not self._options.consumer_changelog_only:
             needed = self._table.consumers.least_next_snapshot()
             end = end if needed is None else min(end, needed)
-        end = min(end, earliest + kept.limit)
-        old = self._table.clock.now_ms() - kept.time_ms
-        for snapshot_id in range(max(latest - kept.most + 1, earliest), end):
+        end = min(end, earliest + retain.limit)
+        old = self._table.clock.now_ms() - retain.time_ms
+        for snapshot_id in range(max(latest - retain.most + 1, earliest), end):
             following = self._snapshots.find(snapshot_id + 1)
             # A snapshot expires only when the next one, which replaced it, is old enough.
             if following is not None and following.time_millis >= old:
@@ -103,18 +103,18 @@ class SnapshotExpiry:
 
     def expire_until(self, earliest: int, end: int) -> Expired:
         """Expire the snapshots from `earliest` up to `end` (exclusive). Does nothing if `end` does not exist."""
-        found = [s for s in map(self._snapshots.find, range(earliest, end + 1)) if s is not None]
-        going = found[:-1]
-        if not going or found[-1].id != end:
+        snapshots = [s for s in map(self._snapshots.find, range(earliest, end + 1)) if s is not None]
+        going = snapshots[:-1]
+        if not going or snapshots[-1].id != end:
             return Expired()
-        first_kept = found[-1]
+        first_kept = snapshots[-1]
         histories = [self._references.of_history(other) for other in other_branches(self._table)]
         elsewhere: set[str] = set().union(*(data for data, _ in histories))
         deletion = Deletion(self._table, self._references)
         tags = self._table.tags.tagged_snapshots()  # last: to read other branches may take long
         live_in_tag: dict[int, set[str]] = {}
         # Files that a snapshot removed are needed only by earlier ones: skip the first, but include the first kept.
-        for done, snapshot in enumerate(found[1:]):
+        for done, snapshot in enumerate(snapshots[1:]):
             self._progress(done, len(going))
             earlier = _before(tags, snapshot.id)
             if earlier is not None and earlier.id not in live_in_tag:
@@ -168,20 +168,20 @@ class ChangelogExpiry:
 
     def expire(self, retention: Retention | None = None) -> Expired:
         """Expire what `retention` (default: the table's options) allows. Its counts include snapshots."""
-        kept = retention or Retention.of_changelogs(self._options)
+        retain = retention or Retention.of_changelogs(self._options)
         logs = self._snapshots.changelogs
         latest, earliest_snapshot = self._snapshots.latest_id(), self._snapshots.earliest_id()
         first, last = logs.earliest(), logs.latest()
         if latest is None or earliest_snapshot is None or first is None or last is None:
             return Expired()
-        end = min(latest - kept.least + 1, first + kept.limit, last)
+        end = min(latest - retain.least + 1, first + retain.limit, last)
         needed = self._table.consumers.least_next_snapshot()
         end = end if needed is None else min(end, needed)
-        old = self._table.clock.now_ms() - kept.time_ms
+        old = self._table.clock.now_ms() - retain.time_ms
         by_id = {c.id: c for c in changelogs_of(self._table)}
-        for changelog_id in range(max(latest - kept.most + 1, first), end + 1):
-            found = by_id.get(changelog_id)
-            if found is not None and found.time_millis >= old:
+        for changelog_id in range(max(latest - retain.most + 1, first), end + 1):
+            changelog = by_id.get(changelog_id)
+            if changelog is not None and changelog.time_millis >= old:
                 end = changelog_id
                 break
         going = [by_id[i] for i in range(first, end) if i in by_id]

@@ -30,7 +30,7 @@ from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class Maintenance:
@@ -66,9 +66,9 @@ class Maintenance:
         snapshots. With `dry_run` they are only counted.
         """
         expiry = SnapshotExpiry(self._table, progress)
-        kept = Retention.of_snapshots(self._options)
-        kept = self._retention(kept, retain_min, retain_max, older_than, max_deletes)
-        return Expired(len(expiry.due(kept, keep_from) or ())) if dry_run else expiry.expire(kept, keep_from)
+        retention = Retention.of_snapshots(self._options)
+        retention = self._retention(retention, retain_min, retain_max, older_than, max_deletes)
+        return Expired(len(expiry.due(retention, keep_from) or ())) if dry_run else expiry.expire(retention, keep_from)
 
     def expire_changelogs(
         self,
@@ -88,12 +88,12 @@ class Maintenance:
         for name, count in (("retain_min", least), ("retain_max", most)):
             if count is not None and count < 1:
                 raise InvalidRequest(f"{name} must be at least 1, as the latest snapshot is always kept; got {count}")
-        chosen = replace(base, least=least if least is not None else min(base.least, most or base.least))
-        chosen = replace(chosen, most=most if most is not None else max(base.most, chosen.least))
+        retention = replace(base, least=least if least is not None else min(base.least, most or base.least))
+        retention = replace(retention, most=most if most is not None else max(base.most, retention.least))
         if older_than is not None:
             now = self._table.clock.now_ms()
-            chosen = replace(chosen, time_ms=now - past_ms(older_than, now, "older_than"))
-        return chosen if limit is None else replace(chosen, limit=limit)
+            retention = replace(retention, time_ms=now - past_ms(older_than, now, "older_than"))
+        return retention if limit is None else replace(retention, limit=limit)
 
     def expire_partitions(self, at: Past | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Drop partitions older than `at` and return their values; with `dry_run`, only return them.
@@ -148,7 +148,7 @@ class Maintenance:
             if self._options.tag_time_expire_enabled:
                 self.expire_tags()
         except ForebayError as e:
-            _log.warning("upkeep of %s after a commit failed: %s", self._table.paths.root, e)
+            _LOGGER.warning("upkeep of %s after a commit failed: %s", self._table.paths.root, e)
 
     # -- repair -------------------------------------------------------------------------------------------------------
 
@@ -212,15 +212,15 @@ class Maintenance:
         fields = self._table.schema.fields_named(columns)
         plan = SnapshotPlanner(self._table).plan(snapshot)
         reader = SplitReader(self._table, list(columns))
-        found = collect(_all_rows(reader, plan.splits, progress), fields, snapshot.id, self._table.schema.id)
+        statistics = collect(_all_rows(reader, plan.splits, progress), fields, snapshot.id, self._table.schema.id)
         size = sum(e.file.file_size for e in self._table.manifests.live_files(snapshot))
         total = snapshot.total_record_count
-        merged = found.merged_record_count or 0
-        found = replace(found, merged_record_size=size * merged // total if total else 0)
+        merged = statistics.merged_record_count or 0
+        statistics = replace(statistics, merged_record_size=size * merged // total if total else 0)
         name = self._table.paths.new_statistics_name()
-        self._table.io.write(self._table.paths.statistics(name), format_statistics(found))
+        self._table.io.write(self._table.paths.statistics(name), format_statistics(statistics))
         self._commit().commit_statistics(name)
-        return found
+        return statistics
 
 
 def _all_rows(reader: SplitReader, splits: Sequence[DataSplit], progress: OnProgress) -> Iterator[pa.RecordBatch]:

@@ -89,7 +89,7 @@ class OrphanRemoval:
             self._check_history(branch, roots)
         steps = len(roots.snapshots) + len(roots.tags) + len(candidates)
         needed = self._needed(roots, steps)
-        found = Orphans(dry_run=dry_run)
+        orphans = Orphans(dry_run=dry_run)
         for done, status in enumerate(candidates, steps - len(candidates)):
             self._progress(done, steps)
             name = status.path.rpartition("/")[2]
@@ -97,11 +97,11 @@ class OrphanRemoval:
                 continue
             if not dry_run:
                 self._io.delete(status.path)
-            found.files.append(status.path)
-            found.bytes += status.size
+            orphans.files.append(status.path)
+            orphans.bytes += status.size
         if not dry_run:
-            tell(LakeRemoval(table_of(self._paths.root), orphans=len(found.files), orphan_bytes=found.bytes))
-        return found
+            tell(LakeRemoval(table_of(self._paths.root), orphans=len(orphans.files), orphan_bytes=orphans.bytes))
+        return orphans
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -171,12 +171,12 @@ class OrphanRemoval:
                 names |= self._of(snapshot, partial=True)
         for done, ((_, tag), branch) in enumerate(roots.tags.items(), len(roots.snapshots)):
             self._progress(done, steps)
-            found = branch.tags.find(tag)
-            if found is None:
+            tag_entry = branch.tags.find(tag)
+            if tag_entry is None:
                 continue
             try:
                 # A tag does not keep its snapshot's changelog.
-                names |= self._of(replace(found.snapshot, changelog_manifest_list=None), partial=False)
+                names |= self._of(replace(tag_entry.snapshot, changelog_manifest_list=None), partial=False)
             except NotFound as e:
                 if branch.tags.find(tag) is not None:
                     raise self._unsure(branch, f"a manifest of tag '{tag}' is missing ({e.message})") from e

@@ -52,16 +52,16 @@ def newest_files(entries: Iterable[ManifestEntry]) -> dict[bytes, int | None]:
     """The creation time of the newest file of each partition; None if the files do not record it."""
     newest: dict[bytes, int | None] = {}
     for entry in entries:
-        made = entry.file.creation_time
-        known = newest.get(entry.partition)
-        newest[entry.partition] = made if known is None or (made is not None and made > known) else known
+        created = entry.file.creation_time
+        before = newest.get(entry.partition)
+        newest[entry.partition] = created if before is None or (created is not None and created > before) else before
     return newest
 
 
 def idle_partitions(entries: Iterable[ManifestEntry], before_ms: int) -> frozenset[bytes]:
     """The partitions with no file created since `before_ms` (since the epoch)."""
     newest = newest_files(entries)
-    return frozenset(p for p, made in newest.items() if made is not None and epoch_millis(made) < before_ms)
+    return frozenset(p for p, created in newest.items() if created is not None and epoch_millis(created) < before_ms)
 
 
 class PartitionExpiry:
@@ -95,21 +95,21 @@ class PartitionExpiry:
             expired = []
 
             def still_expired(built_on: Snapshot) -> list[bytes]:
-                # By update time, what has been written to meanwhile is old no longer.
+                # By update time, a partition that was written to since is no longer old.
                 expired[:] = [p for p in self._expired(built_on, age_ms) if p in seen]
                 return expired
 
-            self._commit().drop_chosen(still_expired)
+            self._commit().drop_selected(still_expired)
         names = self._schema.partition_keys
         return [dict(zip(names, self._layout.decode(p), strict=True)) for p in expired]
 
     def _expired(self, snapshot: Snapshot, age_ms: int) -> list[bytes]:
         """The partitions of a snapshot to drop, in order, and not too many at once."""
-        found = self._chosen(newest_files(self._table.manifests.live_files(snapshot)), age_ms)
-        found.sort(key=lambda p: ",".join(str(text) for text in self._texts(p).values()))
-        return found[: self._options.partition_expiration_max_num]
+        partitions = self._older_than(newest_files(self._table.manifests.live_files(snapshot)), age_ms)
+        partitions.sort(key=lambda p: ",".join(str(text) for text in self._texts(p).values()))
+        return partitions[: self._options.partition_expiration_max_num]
 
-    def _chosen(self, newest: dict[bytes, int | None], age_ms: int) -> list[bytes]:
+    def _older_than(self, newest: dict[bytes, int | None], age_ms: int) -> list[bytes]:
         strategy = self._options.partition_expiration_strategy
         if strategy == VALUES_TIME:
             o = self._options
@@ -119,7 +119,7 @@ class PartitionExpiry:
             return [p for p, t in times.items() if t is not None and t < oldest]
         if strategy == UPDATE_TIME:
             before = self._clock.now_ms() - age_ms
-            return [p for p, made in newest.items() if made is not None and epoch_millis(made) < before]
+            return [p for p, created in newest.items() if created is not None and epoch_millis(created) < before]
         raise InvalidRequest(
             f"option 'partition.expiration-strategy' is {strategy!r}; write {VALUES_TIME} or {UPDATE_TIME}"
         )

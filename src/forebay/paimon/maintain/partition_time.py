@@ -38,10 +38,10 @@ class PartitionTime:
     def of(self, values: Mapping[str, str | None]) -> datetime.datetime | None:
         """The time of a partition with the given values (as text, in order); None if they contain none."""
         text = self._text(values)
-        found = None if text is None else self._regex.fullmatch(text)
-        if found is None:
+        match = None if text is None else self._regex.fullmatch(text)
+        if match is None:
             return None
-        parts = {name: value for name, value in found.groupdict().items() if value is not None}
+        parts = {name: value for name, value in match.groupdict().items() if value is not None}
         fraction = parts.pop("fraction", "0")
         numbers = {name: int(value) for name, value in parts.items()}
         try:

@@ -67,9 +67,11 @@ def clear_consumers(
     Returns their ids; with `dry_run`, nothing is deleted. Raises `InvalidRequest` for an invalid regular expression.
     """
     consumers = table.consumers
-    wanted, kept = _pattern(including or ".*", "including"), _pattern(excluding, "excluding")
-    chosen = [i for i in consumers.all() if wanted and wanted.fullmatch(i) and not (kept and kept.fullmatch(i))]
-    return chosen if dry_run else [i for i in chosen if consumers.delete(i)]
+    included, excluded = _pattern(including or ".*", "including"), _pattern(excluding, "excluding")
+    ids = [
+        i for i in consumers.all() if included and included.fullmatch(i) and not (excluded and excluded.fullmatch(i))
+    ]
+    return ids if dry_run else [i for i in ids if consumers.delete(i)]
 
 
 def _pattern(text: str | None, what: str) -> re.Pattern[str] | None:

@@ -27,13 +27,13 @@ def other_branches(table: TableContext) -> list[TableContext]:
 
 def changelogs_of(branch: TableContext) -> list[Snapshot]:
     """The long-lived changelogs, oldest first. Those that expire meanwhile are skipped."""
-    found = []
+    changelogs = []
     for changelog_id in branch.snapshots.changelogs.ids():
         try:
-            found.append(branch.snapshots.changelog(changelog_id))
+            changelogs.append(branch.snapshots.changelog(changelog_id))
         except NotFound:
             continue
-    return found
+    return changelogs
 
 
 class References:
@@ -76,16 +76,16 @@ class References:
 
         Empty if a manifest is missing: an earlier run has already deleted these files then.
         """
-        found: dict[str, ManifestEntry] = {}
+        by_path: dict[str, ManifestEntry] = {}
         try:
             for e in self._manifests.entries(self._manifests.read_list(snapshot.delta_manifest_list)):
                 if e.kind is FileKind.ADD:
-                    found.pop(self.data_path(e), None)
+                    by_path.pop(self.data_path(e), None)
                 else:
-                    found[self.data_path(e)] = e
+                    by_path[self.data_path(e)] = e
         except NotFound:
             return []
-        return list(found.values())
+        return list(by_path.values())
 
     def changelog_of(self, snapshot: Snapshot) -> list[ManifestEntry]:
         """The changelog files of `snapshot` whose manifests still exist."""

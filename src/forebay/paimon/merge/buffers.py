@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
 from forebay.paimon.merge._order import group_starts, sort_rows
-from forebay.paimon.merge.engines import SortedRows, chosen_rows, merge_sorted_rows
+from forebay.paimon.merge.engines import SortedRows, merge_sorted_rows, winning_rows
 from forebay.paimon.merge.folds import Indices
 from forebay.paimon.merge.order import sort_key
 from forebay.paimon.merge.spec import MergeSpec
@@ -43,10 +43,10 @@ def sort_and_merge_buffer(
     `merge_sorted_rows`.
     """
     rows = _sorted(batches, spec, as_java_buffers=True)
-    chosen = chosen_rows(rows, spec)
-    if chosen is not None:
+    winners = winning_rows(rows, spec)
+    if winners is not None:
         del rows
-        yield from _gathered(batches, chosen, rows_max)
+        yield from _gathered(batches, winners, rows_max)
         return
     whole = concatenated(batches)
     rows = SortedRows(dict(zip(whole.schema.names, whole.columns)), rows.order, rows.starts)
@@ -83,8 +83,8 @@ def _gathered(batches: Sequence[pa.RecordBatch], rows: Indices, rows_max: int) -
         return
     columns = [_takeable([b.column(i) for b in batches]) for i in range(len(schema))]
     for start in range(0, len(rows), rows_max):
-        wanted = pa.array(rows[start : start + rows_max])
-        yield pa.RecordBatch.from_arrays([_one(column.take(wanted)) for column in columns], schema=schema)
+        positions = pa.array(rows[start : start + rows_max])
+        yield pa.RecordBatch.from_arrays([_one(column.take(positions)) for column in columns], schema=schema)
 
 
 def _sliced(batches: Sequence[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:

@@ -77,8 +77,8 @@ class _Result:
     kinds: npt.NDArray[np.int8]
 
     def gather(self, rows: SortedRows, names: Sequence[str], keep_deletes: bool) -> list[pa.Array]:
-        kept = None if keep_deletes or not (self.kinds & 1).any() else np.flatnonzero((self.kinds & 1) == 0)
-        default = pa.array(self.default if kept is None else self.default[kept])
+        live = None if keep_deletes or not (self.kinds & 1).any() else np.flatnonzero((self.kinds & 1) == 0)
+        default = pa.array(self.default if live is None else self.default[live])
         gathered = []
         for name in names:
             column = rows.columns[name]
@@ -88,8 +88,8 @@ class _Result:
             if picks is None:
                 gathered.append(column.take(default))
                 continue
-            chosen = picks if kept is None else picks[kept]
-            gathered.append(column.take(pa.array(chosen, mask=chosen < 0)))
+            positions = picks if live is None else picks[live]
+            gathered.append(column.take(pa.array(positions, mask=positions < 0)))
         return gathered
 
 
@@ -101,15 +101,15 @@ def merge_sorted_rows(
     Raises `InvalidRequest` if the engine cannot merge a row: retractions that no option allows, nulls in NOT NULL
     columns, overflow.
     """
-    chosen = chosen_rows(rows, spec)
-    if chosen is None:
+    winners = winning_rows(rows, spec)
+    if winners is None:
         result = _folded(rows, spec, np.diff(rows.starts), names)
     else:
-        result = _Result(chosen, {}, {}, rows.kinds[chosen])
+        result = _Result(winners, {}, {}, rows.kinds[winners])
     return result.gather(rows, names, keep_deletes)
 
 
-def chosen_rows(rows: SortedRows, spec: MergeSpec) -> Indices | None:
+def winning_rows(rows: SortedRows, spec: MergeSpec) -> Indices | None:
     """For each key, the row that is its result unchanged; None if some keys combine values of several rows.
 
     Only the column of kinds is read. Raises `InvalidRequest` like `merge_sorted_rows`.
@@ -150,8 +150,8 @@ def _last_or_first(
 
 
 def _at(rows: Indices, places: Indices) -> Indices:
-    found: Indices = rows[places]
-    return found
+    values: Indices = rows[places]
+    return values
 
 
 def _folded(rows: SortedRows, spec: MergeSpec, sizes: Indices, names: Sequence[str]) -> _Result:
@@ -278,5 +278,5 @@ def _partial_update(rows: SortedRows, spec: MergeSpec, groups: KeyGroups, kinds:
             "a partial-update table got -U or -D rows, and no option says what to do with them: set 'ignore-delete', "
             "'partial-update.remove-record-on-delete', or sequence groups"
         ) from e
-    by_group = {group.sequence_fields: found for group, found in zip(present, events)}
+    by_group = {group.sequence_fields: event for group, event in zip(present, events)}
     return _Plan(groups, plain, by_group, latest, deleted.astype(np.bool_), checks_added=not spec.sequence_groups)

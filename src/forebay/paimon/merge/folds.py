@@ -251,10 +251,10 @@ def fold_text(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> pa
         return _text_by_value(aggregator, column, groups)
     taken = column.take(pa.array(groups.rows)).cast(pa.string())
     filled = pc.greater(pc.binary_length(pc.utf8_trim(taken, _WHITESPACE)), 0).fill_null(False)
-    chosen = np.flatnonzero(filled.to_numpy(zero_copy_only=False) & (groups.ops == ADD))
-    offsets = np.searchsorted(chosen, groups.starts).astype(np.int32)
+    positions = np.flatnonzero(filled.to_numpy(zero_copy_only=False) & (groups.ops == ADD))
+    offsets = np.searchsorted(positions, groups.starts).astype(np.int32)
     empty = offsets[1:] == offsets[:-1]
-    lists = pa.ListArray.from_arrays(pa.array(offsets), taken.take(pa.array(chosen)))
+    lists = pa.ListArray.from_arrays(pa.array(offsets), taken.take(pa.array(positions)))
     joined = pc.binary_join(lists, aggregator.delimiter)
     return pc.if_else(pa.array(empty), pa.scalar(None, joined.type), joined)
 

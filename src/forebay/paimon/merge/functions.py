@@ -120,40 +120,40 @@ def _check_type(column: DataField, function: str) -> None:
     if function in _ANY_TYPE:
         return
     if function in ("sum", "product"):
-        fits, wanted = t.root in _NUMERIC, "a number"
+        fits, required = t.root in _NUMERIC, "a number"
     elif function in ("max", "min"):
         # Paimon orders all plain types except this one, and fails when it merges.
-        fits, wanted = t.root not in NESTED_ROOTS and t.root is not TypeRoot.BOOLEAN, "a type with an order"
+        fits, required = t.root not in NESTED_ROOTS and t.root is not TypeRoot.BOOLEAN, "a type with an order"
     elif function in ("bool_and", "bool_or"):
-        fits, wanted = t.root is TypeRoot.BOOLEAN, "BOOLEAN"
+        fits, required = t.root is TypeRoot.BOOLEAN, "BOOLEAN"
     elif function == "listagg":
-        fits, wanted = t.root is TypeRoot.STRING and t.length is None, "a STRING without a limit of its length"
+        fits, required = t.root is TypeRoot.STRING and t.length is None, "a STRING without a limit of its length"
     elif function == "collect":
-        fits, wanted = t.root is TypeRoot.ARRAY, "an ARRAY"
+        fits, required = t.root is TypeRoot.ARRAY, "an ARRAY"
     elif function == "merge_map":
         # A MULTISET is a map with a marker (see the types' JSON); Paimon accepts only real maps.
-        fits, wanted = t.root is TypeRoot.MAP and t.length is None, "a MAP"
+        fits, required = t.root is TypeRoot.MAP and t.length is None, "a MAP"
     elif function == "nested_update":
         fits = t.root is TypeRoot.ARRAY and t.element is not None and t.element.root is TypeRoot.ROW
-        wanted = "an ARRAY of ROW"
+        required = "an ARRAY of ROW"
     elif function == "count":
         raise InvalidRequest(f"column '{column.name}': Paimon has no function 'count'; write 1 and take 'sum'")
     else:
         raise InvalidRequest(f"column '{column.name}': there is no aggregate function '{function}'")
     if not fits:
-        raise InvalidRequest(f"column '{column.name}' is {t}, but '{function}' needs {wanted}")
+        raise InvalidRequest(f"column '{column.name}' is {t}, but '{function}' needs {required}")
 
 
-def _check_nested(aggregator: Aggregator, strategy_given: bool) -> None:
+def _check_nested(aggregator: Aggregator, has_strategy: bool) -> None:
     element = aggregator.data_type.element
-    known = {f.name for f in element.fields} if element is not None else set()
+    nested_names = {f.name for f in element.fields} if element is not None else set()
     for name in (*aggregator.nested_key, *aggregator.nested_sequence):
-        if name not in known:
+        if name not in nested_names:
             raise InvalidRequest(f"column '{aggregator.column}' has no nested field '{name}'")
     if aggregator.null_keys not in ("merge", "ignore", "error"):
         raise InvalidRequest(
             f"'fields.{aggregator.column}.nested-key-null-strategy' is merge, ignore or error, "
             f"not '{aggregator.null_keys}'"
         )
-    if not aggregator.nested_key and (aggregator.nested_sequence or strategy_given):
+    if not aggregator.nested_key and (aggregator.nested_sequence or has_strategy):
         raise InvalidRequest(f"'fields.{aggregator.column}.nested-key' must be set for the other nested options")

@@ -43,8 +43,8 @@ def rank_keys(columns: Sequence[pa.Array]) -> list[int]:
     starts = group_starts(key, order)
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    found: list[int] = ranks.tolist()
-    return found
+    result: list[int] = ranks.tolist()
+    return result
 
 
 def partition_ranges(least: Sequence[int], greatest: Sequence[int]) -> list[list[list[int]]]:

@@ -52,8 +52,8 @@ class LevelRules:
 class MergedWindow:
     """Merged rows (including deletes), one per key, ascending, and the previous state of their keys.
 
-    `before[i]` is the index in `source` of the row that readers saw for the key of `rows[i]`, or -1; `changed[i]` tells
-    whether anything newer than that row took part.
+    `before[i]` is the index in `source` of the row that readers saw for the key of `rows[i]`, or -1; `changed[i]`
+    is true if anything newer than that row took part.
     """
 
     rows: pa.RecordBatch
@@ -69,8 +69,8 @@ def merge_leveled(
 
     Batches have all columns that `merge_runs` requires, and `LEVEL`. Runs that have a `close` are closed at the end.
     """
-    with few_runs(runs, spec) as (few, unique), closed_after(windows(few, spec.key_columns, unique)) as found:
-        for window in found:
+    with few_runs(runs, spec) as (few, unique), closed_after(windows(few, spec.key_columns, unique)) as merge_windows:
+        for window in merge_windows:
             merged = _merge_window(window, spec, names, rules, unique)
             if merged.rows.num_rows:
                 yield merged
@@ -101,17 +101,17 @@ def _merge_window(
 def _counting(order: _Ints, starts: _Ints, levels: _Levels, rules: LevelRules, spec: MergeSpec) -> tuple[_Ints, _Ints]:
     """The order and starts of the rows that count. `levels` are in order."""
     first, sizes = starts[:-1], np.diff(starts)
-    kept_groups = np.minimum.reduceat(levels, first) <= rules.input_max
+    live_groups = np.minimum.reduceat(levels, first) <= rules.input_max
     if spec.engine is MergeEngine.FIRST_ROW:  # a key on a higher level already has its first row there
-        kept_groups &= np.maximum.reduceat(levels, first) <= rules.input_max
-    kept = np.repeat(kept_groups, sizes)
+        live_groups &= np.maximum.reduceat(levels, first) <= rules.input_max
+    mask = np.repeat(live_groups, sizes)
     if rules.lowest_only:
         lowest = np.minimum.reduceat(np.where(levels > 0, levels, _FAR), first)
-        kept &= (levels <= 0) | (levels == np.repeat(lowest, sizes))
-    if kept.all():
+        mask &= (levels <= 0) | (levels == np.repeat(lowest, sizes))
+    if mask.all():
         return order, starts
-    counts = np.add.reduceat(kept.astype(np.int64), first)[kept_groups]
-    return order[kept], np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    counts = np.add.reduceat(mask.astype(np.int64), first)[live_groups]
+    return order[mask], np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
 def _described(
@@ -153,10 +153,10 @@ def _merged(
         return merge_sorted_rows(SortedRows(columns, order, starts), spec, names), slice(None)
     height = len(columns[SEQUENCE_NUMBER])
     rows = SortedRows({**columns, _POSITION: pa.array(np.arange(height))}, order, starts)
-    *merged, chosen = merge_sorted_rows(rows, spec, [*names, _POSITION])
+    *merged, positions = merge_sorted_rows(rows, spec, [*names, _POSITION])
     group_at = np.empty(height, np.int64)
     group_at[order] = group_of
-    return merged, group_at[chosen.to_numpy()]
+    return merged, group_at[positions.to_numpy()]
 
 
 def with_level(batches: Iterable[pa.RecordBatch], level: int) -> Iterator[pa.RecordBatch]:

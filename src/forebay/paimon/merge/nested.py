@@ -92,13 +92,13 @@ def _leaves(array: pa.Array) -> list[pa.Array]:
     return [pa.array([repr(value) for value in array.to_pylist()], pa.string())]
 
 
-def _built(elements: _Elements, chosen: Indices, owners: Indices, some: Indices, data_type: pa.DataType) -> pa.Array:
-    """Lists of the elements `chosen`; `owners` has the key of each (ascending); keys outside of `some` get null."""
+def _built(elements: _Elements, positions: Indices, owners: Indices, some: Indices, data_type: pa.DataType) -> pa.Array:
+    """Lists of the elements `positions`; `owners` has the key of each (ascending); keys outside of `some` get null."""
     count = elements.groups.count
     offsets = pa.array(np.searchsorted(owners, np.arange(count + 1)).astype(np.int32))
     missing = np.ones(count, np.bool_)
     missing[some] = False
-    values = elements.flat.take(pa.array(chosen))
+    values = elements.flat.take(pa.array(positions))
     if pa.types.is_map(data_type):
         keys, items = (values.field(i) for i in range(2))
         return pa.MapArray.from_arrays(offsets, keys, items, type=data_type, mask=pa.array(missing))
@@ -116,14 +116,14 @@ def _collect(aggregator: Aggregator, elements: _Elements, data_type: pa.DataType
     groups = elements.groups
     if not groups.has_only(SKIP, ADD, ADD_OLDER):
         return _by_element(aggregator, elements, data_type)
-    chosen, some = _added(elements)
-    owners = groups.numbers()[elements.owners()[chosen]]
-    if aggregator.distinct and len(chosen):
-        key = sort_key([pa.array(owners), *_leaves(elements.flat.take(pa.array(chosen)))])
+    positions, some = _added(elements)
+    owners = groups.numbers()[elements.owners()[positions]]
+    if aggregator.distinct and len(positions):
+        key = sort_key([pa.array(owners), *_leaves(elements.flat.take(pa.array(positions)))])
         order = sort_rows([key])
         first = np.sort(order[group_starts(key, order)[:-1]])
-        chosen, owners = chosen[first], owners[first]
-    return _built(elements, chosen, owners, some, data_type)
+        positions, owners = positions[first], owners[first]
+    return _built(elements, positions, owners, some, data_type)
 
 
 def _merge_map(aggregator: Aggregator, elements: _Elements, data_type: pa.DataType) -> pa.Array:
@@ -140,8 +140,8 @@ def _nested_update(aggregator: Aggregator, elements: _Elements, data_type: pa.Da
         return _by_element(aggregator, elements, data_type)
     elements = _only(elements, _usable(aggregator, elements))
     if not aggregator.nested_key:
-        chosen, some = _added(elements)
-        return _built(elements, chosen, elements.groups.numbers()[elements.owners()[chosen]], some, data_type)
+        positions, some = _added(elements)
+        return _built(elements, positions, elements.groups.numbers()[elements.owners()[positions]], some, data_type)
     keys = [leaf for name in aggregator.nested_key for leaf in _leaves(_member(elements.flat, name))]
     ranks = None
     if aggregator.nested_sequence:
@@ -175,12 +175,12 @@ def _null_key(aggregator: Aggregator) -> InvalidRequest:
     return InvalidRequest(f"column '{aggregator.column}': a nested key ({', '.join(aggregator.nested_key)}) has a null")
 
 
-def _only(elements: _Elements, kept: _Flags) -> _Elements:
-    if kept.all():
+def _only(elements: _Elements, mask: _Flags) -> _Elements:
+    if mask.all():
         return elements
-    counts = np.zeros(len(kept) + 1, np.int64)
-    np.cumsum(kept, out=counts[1:])
-    flat = elements.flat.take(pa.array(np.flatnonzero(kept)))
+    counts = np.zeros(len(mask) + 1, np.int64)
+    np.cumsum(mask, out=counts[1:])
+    flat = elements.flat.take(pa.array(np.flatnonzero(mask)))
     return _Elements(flat, counts[elements.bounds], elements.present, elements.groups)
 
 
@@ -205,8 +205,8 @@ def _latest(
         None,
         None if ranks is None else sort_key(ranks),
     )
-    chosen = np.sort(picked[picked >= 0])
-    return _built(elements, chosen, numbers[owners[chosen]], some, data_type)
+    positions = np.sort(picked[picked >= 0])
+    return _built(elements, positions, numbers[owners[positions]], some, data_type)
 
 
 # ---- the rarer cases, element by element ----------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def _by_element(aggregator: Aggregator, elements: _Elements, data_type: pa.DataT
             add, older, retract = _nested_steps(aggregator, elements)
     bounds = elements.bounds.tolist()
     present = elements.present.tolist()
-    chosen: list[int] = []
+    positions: list[int] = []
     owners: list[int] = []
     some: list[int] = []
     for g in range(elements.groups.count):
@@ -244,9 +244,11 @@ def _by_element(aggregator: Aggregator, elements: _Elements, data_type: pa.DataT
                 held = retract(held, value)
         if held is not None:
             some.append(g)
-            chosen += held
+            positions += held
             owners += [g] * len(held)
-    return _built(elements, np.array(chosen, np.int64), np.array(owners, np.int64), np.array(some, np.int64), data_type)
+    return _built(
+        elements, np.array(positions, np.int64), np.array(owners, np.int64), np.array(some, np.int64), data_type
+    )
 
 
 def _collect_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, _Step, _Step]:
@@ -267,13 +269,13 @@ def _collect_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, 
         if held is None or not value:
             return held
         gone = [codes[e] for e in value]
-        kept = []
+        remaining = []
         for element in held:
             if codes[element] in gone:
                 gone.remove(codes[element])
             else:
-                kept.append(element)
-        return kept
+                remaining.append(element)
+        return remaining
 
     return add, add, retract
 

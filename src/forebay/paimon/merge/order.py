@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.codec.rows import canonical_floats
+from forebay.codec.rows.floats import canonical_floats
 from forebay.paimon.merge._order import SortKey, encode_parts, key_of_bytes
 
 _FixedPart = tuple[npt.NDArray[np.uint64], int, bool]

@@ -40,9 +40,9 @@ def merge_runs(
     """
     with (
         few_runs(runs, spec, unique_keys) as (few, unique),
-        closed_after(windows(few, spec.key_columns, unique)) as found,
+        closed_after(windows(few, spec.key_columns, unique)) as merge_windows,
     ):
-        for window in found:
+        for window in merge_windows:
             merged = _merge_window(window, spec, columns, keep_deletes, unique)
             if merged.num_rows:
                 yield merged
@@ -68,11 +68,11 @@ def _merge_window(
 
 
 def _unmerged(batch: pa.RecordBatch, names: Sequence[str], keep_deletes: bool) -> pa.RecordBatch:
-    chosen = batch if list(names) == batch.schema.names else batch.select(list(names))
+    projected = batch if list(names) == batch.schema.names else batch.select(list(names))
     if keep_deletes:
-        return chosen
+        return projected
     retracting = (fixed_values(batch.column(VALUE_KIND), np.dtype(np.int8)).astype(np.int8, copy=False) & 1) == 1
-    return chosen.filter(pc.invert(pa.array(retracting))) if retracting.any() else chosen
+    return projected.filter(pc.invert(pa.array(retracting))) if retracting.any() else projected
 
 
 def _needed(schema: pa.Schema, spec: MergeSpec, names: Sequence[str]) -> list[str]:

@@ -86,12 +86,12 @@ class MergeSpec:
 
         Groups whose deletes remove the row are needed even if none of their columns is wanted.
         """
-        wanted = dict.fromkeys(columns)
-        wanted.update(dict.fromkeys(self.sequence_fields))
+        required = dict.fromkeys(columns)
+        required.update(dict.fromkeys(self.sequence_fields))
         for group in self.sequence_groups:
             if group.removes or not set(columns).isdisjoint((*group.columns, *group.sequence_fields)):
-                wanted.update(dict.fromkeys(group.sequence_fields))
-        return tuple(wanted)
+                required.update(dict.fromkeys(group.sequence_fields))
+        return tuple(required)
 
     def group_of(self, column: str) -> SequenceGroupSpec | None:
         """The sequence group that the column belongs to or orders."""
@@ -141,10 +141,10 @@ def merge_function(schema: TableSchema, place: str = "") -> MergeSpec:
 
 
 def _runs_max(options: CoreOptions) -> int:
-    given = options.sort_spill_threshold
-    if given is not None and given < 2:
-        raise InvalidRequest(f"option 'sort-spill-threshold' is {given}; write 2 or more")
-    return given or RUNS_MAX
+    threshold = options.sort_spill_threshold
+    if threshold is not None and threshold < 2:
+        raise InvalidRequest(f"option 'sort-spill-threshold' is {threshold}; write 2 or more")
+    return threshold or RUNS_MAX
 
 
 def _engine(options: Mapping[str, str]) -> MergeEngine:
@@ -201,9 +201,9 @@ def _sequence_groups(schema: TableSchema) -> tuple[SequenceGroupSpec, ...]:
             if schema.field_named(name).type.root in NESTED_ROOTS:
                 raise InvalidRequest(f"option '{key}': '{name}' has a nested type and cannot order a sequence group")
         groups.append(SequenceGroupSpec(ordering, protected, not set(removing).isdisjoint(ordering)))
-    known = {name for group in groups for name in group.sequence_fields}
+    sequence_names = {name for group in groups for name in group.sequence_fields}
     for name in removing:
-        if name not in known:
+        if name not in sequence_names:
             raise InvalidRequest(f"{REMOVE_ON_SEQUENCE_GROUP} names '{name}', which orders no sequence group")
     return tuple(groups)
 
@@ -212,8 +212,8 @@ def _check_deletes(
     options: Mapping[str, str], ignore_delete: bool, remove: bool, groups: Sequence[SequenceGroupSpec]
 ) -> None:
     removal = REMOVE_ON_DELETE["partial-update"]
-    for given, name in ((remove, removal), (REMOVE_ON_SEQUENCE_GROUP in options, REMOVE_ON_SEQUENCE_GROUP)):
-        if given and ignore_delete:
+    for is_set, name in ((remove, removal), (REMOVE_ON_SEQUENCE_GROUP in options, REMOVE_ON_SEQUENCE_GROUP)):
+        if is_set and ignore_delete:
             raise InvalidRequest(f"options 'ignore-delete' and '{name}' contradict each other")
     if remove and groups:
         raise InvalidRequest(
@@ -229,7 +229,7 @@ def _aggregators(
     default = schema.options.get("fields.default-aggregate-function")
     ordering = {name for group in groups for name in group.sequence_fields}
     protected = {name for group in groups for name in group.columns}
-    found: dict[str, Aggregator] = {}
+    aggregators: dict[str, Aggregator] = {}
     for column in schema.fields:
         function = schema.options.get(f"fields.{column.name}.aggregate-function", default)
         if column.name in ordering:
@@ -246,5 +246,5 @@ def _aggregators(
                 f"group: set 'fields.<sequence field>.sequence-group' to a list with '{column.name}'"
             )
         if function is not None:
-            found[column.name] = column_aggregator(column, function, schema.options)
-    return found
+            aggregators[column.name] = column_aggregator(column, function, schema.options)
+    return aggregators

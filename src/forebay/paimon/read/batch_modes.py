@@ -196,13 +196,13 @@ class BatchScan:
         """The changes of the snapshots after `first`, up to and including `last`."""
         mode = self._options.incremental_between_scan_mode
         deltas = mode == "delta" or (mode == "auto" and self._options.changelog_producer == "none")
-        chosen: list[Snapshot] = []
+        snapshots: list[Snapshot] = []
         for snapshot_id in range(first + 1, last + 1):
             snapshot = self._snapshots.snapshot(snapshot_id)
             kind = snapshot.commit_kind
             if kind is CommitKind.APPEND or (not deltas and kind is not CommitKind.OVERWRITE):
-                chosen.append(snapshot)
-        splits = self._each(chosen, self._planner.delta if deltas else self._planner.changelog, scan_filter)
+                snapshots.append(snapshot)
+        splits = self._each(snapshots, self._planner.delta if deltas else self._planner.changelog, scan_filter)
         return BatchPlan(self._snapshots.snapshot(last), tuple(splits), is_incremental=True)
 
     @staticmethod

@@ -88,47 +88,49 @@ class ChangePlanner(SnapshotPlanner):
     def entries(
         self,
         snapshot: Snapshot,
-        chosen: ScanFilter,
+        scan_filter: ScanFilter,
         bucket_filter: BucketFilter | None = None,
         partition_test: Callable[[bytes], bool] | None = None,
     ) -> list[ManifestEntry]:
-        found = super().entries(snapshot, chosen, bucket_filter, partition_test)
-        return found if self._keep is None else [e for e in found if self._keep(e)]
+        candidates = super().entries(snapshot, scan_filter, bucket_filter, partition_test)
+        return candidates if self._keep is None else [e for e in candidates if self._keep(e)]
 
     def full(
-        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+        self, snapshot: Snapshot, scan_filter: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[DataSplit]:
         """The splits of all rows of `snapshot`."""
-        return self.in_order(self.plan(snapshot, chosen, bucket_filter=bucket_filter).splits)
+        return self.in_order(self.plan(snapshot, scan_filter, bucket_filter=bucket_filter).splits)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def delta(
-        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+        self, snapshot: Snapshot, scan_filter: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[DataSplit]:
         """The files that `snapshot` added."""
-        return self.added([snapshot], self._table.manifests.delta_manifests, snapshot.id, chosen, bucket_filter)
+        return self.added([snapshot], self._table.manifests.delta_manifests, snapshot.id, scan_filter, bucket_filter)
 
     def changelog(
-        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+        self, snapshot: Snapshot, scan_filter: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[DataSplit]:
         """The changelog files of `snapshot`."""
-        return self.added([snapshot], self._table.manifests.changelog_manifests, snapshot.id, chosen, bucket_filter)
+        return self.added(
+            [snapshot], self._table.manifests.changelog_manifests, snapshot.id, scan_filter, bucket_filter
+        )
 
     def added(
         self,
         snapshots: Iterable[Snapshot],
         manifests_of: Callable[[Snapshot], list[ManifestFileMeta]],
         snapshot_id: int,
-        chosen: ScanFilter,
+        scan_filter: ScanFilter,
         bucket_filter: BucketFilter | None = None,
     ) -> list[DataSplit]:
         """The files added by the manifests of several snapshots, as splits that keep their order."""
-        manifests = [m for s in snapshots for m in manifests_of(s) if self._manifest_may_match(m, chosen)]
+        manifests = [m for s in snapshots for m in manifests_of(s) if self._manifest_may_match(m, scan_filter)]
         entries = [e for e in merge_entries(self._table.manifests.entries(manifests)) if e.kind is FileKind.ADD]
         seen = self._visible(entries) if self._only_visible else entries
         splits = []
-        for (partition, bucket), group in self._grouped(seen, chosen, bucket_filter).items():
+        for (partition, bucket), group in self._grouped(seen, scan_filter, bucket_filter).items():
             files = [e.file for e in group]
             if self._spec is None:
                 files.sort(key=lambda f: f.min_sequence_number)
@@ -140,7 +142,7 @@ class ChangePlanner(SnapshotPlanner):
         return self.in_order(splits)
 
     def overwritten(
-        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+        self, snapshot: Snapshot, scan_filter: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[IncrementalSplit]:
         """The rows an overwrite removed and added, by bucket. Raises `NotFound` if the removed rows have expired."""
         entries = merge_entries(self._table.manifests.entries(self._table.manifests.delta_manifests(snapshot)))
@@ -152,22 +154,24 @@ class ChangePlanner(SnapshotPlanner):
                     f"snapshot {snapshot.id - 1} of {self._table.paths.root} has expired, so the rows that overwrite "
                     f"{snapshot.id} removed are no longer known; reread the table"
                 )
-        gone = self._grouped((e for e in entries if e.kind is FileKind.DELETE), chosen, bucket_filter)
-        come = self._grouped((e for e in entries if e.kind is FileKind.ADD), chosen, bucket_filter)
+        gone = self._grouped((e for e in entries if e.kind is FileKind.DELETE), scan_filter, bucket_filter)
+        come = self._grouped((e for e in entries if e.kind is FileKind.ADD), scan_filter, bucket_filter)
         marked = self._marked(before, gone), self._marked(snapshot, come)
         return self._incremental(snapshot, gone, come, marked, is_streaming=True)
 
     def difference(
-        self, start: Snapshot, end: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+        self, start: Snapshot, end: Snapshot, scan_filter: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[IncrementalSplit]:
         """The buckets whose files differ between `start` and `end`, with the differing files.
 
         Raises `InvalidRequest` if a partition was rescaled in between, which moves rows to other buckets.
         """
         pruned = ScanFilter.of(self._table.schema, None)
-        pruned.partition = chosen.partition
+        pruned.partition = scan_filter.partition
         before, after = (
-            self._grouped(self._visible(self.entries(s, pruned, bucket_filter)), chosen, bucket_filter, prune=False)
+            self._grouped(
+                self._visible(self.entries(s, pruned, bucket_filter)), scan_filter, bucket_filter, prune=False
+            )
             for s in (start, end)
         )
         if self._spec is not None:
@@ -201,20 +205,24 @@ class ChangePlanner(SnapshotPlanner):
     def _grouped(
         self,
         entries: Iterable[ManifestEntry],
-        chosen: ScanFilter,
+        scan_filter: ScanFilter,
         bucket_filter: BucketFilter | None,
         prune: bool = True,
     ) -> dict[BucketKey, list[ManifestEntry]]:
         """The entries that may match, grouped by bucket."""
-        given = [e for e in entries if bucket_filter is None or bucket_filter(e.bucket)]
-        partitions = chosen.partitions_matching(e.partition for e in given)
-        kept = [e for e in given if e.partition in partitions and chosen.bucket_may_match(e.bucket, e.total_buckets)]
+        in_buckets = [e for e in entries if bucket_filter is None or bucket_filter(e.bucket)]
+        partitions = scan_filter.partitions_matching(e.partition for e in in_buckets)
+        candidates = [
+            e
+            for e in in_buckets
+            if e.partition in partitions and scan_filter.bucket_may_match(e.bucket, e.total_buckets)
+        ]
         if prune:
             by_key = self._spec is not None
-            hits = self._matching(kept, chosen.key if by_key else chosen.rows, by_key=by_key)
-            kept = [e for e, hit in zip(kept, hits, strict=True) if hit]
+            hits = self._matching(candidates, scan_filter.key if by_key else scan_filter.rows, by_key=by_key)
+            candidates = [e for e, hit in zip(candidates, hits, strict=True) if hit]
         grouped: dict[BucketKey, list[ManifestEntry]] = {}
-        for e in kept:
+        for e in candidates:
             grouped.setdefault((e.partition, e.bucket), []).append(e)
         return grouped
 
@@ -231,7 +239,7 @@ class ChangePlanner(SnapshotPlanner):
         is_streaming: bool,
     ) -> list[IncrementalSplit]:
         """The files before and after, with their deletion vectors, `marked`."""
-        found = []
+        splits = []
         for key in dict.fromkeys([*before, *after]):
             old, new = before.get(key, []), after.get(key, [])
             if not old and not new:
@@ -242,8 +250,8 @@ class ChangePlanner(SnapshotPlanner):
                 vectors = tuple(deletions.get(key, {}).get(e.file.file_name) for e in entries)
                 files = tuple(e.file for e in entries)
                 halves.append(replace(plain, files=files, deletion_files=vectors if any(vectors) else None))
-            found.append(IncrementalSplit(halves[0], halves[1], is_streaming))
-        return found
+            splits.append(IncrementalSplit(halves[0], halves[1], is_streaming))
+        return splits
 
     def _same(self, before: Sequence[ManifestEntry], after: Sequence[ManifestEntry], marked: set[str]) -> set[str]:
         """The names of files whose rows are the same before and after. `marked` have another deletion vector now.

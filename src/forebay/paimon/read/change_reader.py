@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import NotFound
-from forebay.codec.arrow_types import text_array
+from forebay.codec.arrow.small_arrays import text_array
 from forebay.codec.filters import filter_rows
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.binary_row import row_layout
@@ -104,13 +104,13 @@ class ChangeReader:
                 _kinded(self._whole.with_kinds(half, keep_deletes=False)) for half in (split.before, split.after)
             )
             compared = keyed_difference(before, after, schema.trimmed_primary_keys, layout)
-            found: Iterator[Changes] = map(_as_written, compared)
+            changes: Iterator[Changes] = map(_as_written, compared)
         elif not split.before.files:
-            found = _all_of(self._whole.read_sorted(split.after), INSERT)
+            changes = _all_of(self._whole.read_sorted(split.after), INSERT)
         else:
             old, new = (_one(self._whole.read_sorted(half), self._whole.schema) for half in (split.before, split.after))
-            found = iter([multiset_difference(old, new, layout)])
-        for batch, kinds in found:
+            changes = iter([multiset_difference(old, new, layout)])
+        for batch, kinds in changes:
             yield self._cut(batch, kinds)
 
     def _cut(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> Changes:
@@ -152,8 +152,8 @@ class _StateReader(SplitReader):
         out = self._merge_fields()[1]
         with closed_after(self._merged(split, [*(f.name for f in out), VALUE_KIND], keep_deletes=keep_deletes)) as rows:
             for batch in rows:
-                kept = batch if self._rows is None else filter_rows(batch, self._rows)
-                yield self._divided(kept, out)
+                matches = batch if self._rows is None else filter_rows(batch, self._rows)
+                yield self._divided(matches, out)
 
     def _divided(self, batch: pa.RecordBatch, held: Sequence[DataField]) -> Changes:
         """The wanted columns of a batch, and its row kinds."""
@@ -183,5 +183,5 @@ def _all_of(batches: Iterator[pa.RecordBatch], kind: int) -> Iterator[Changes]:
 def _one(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """All batches, concatenated into one."""
     table = pa.Table.from_batches(batches, schema).combine_chunks()
-    found = table.to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema)
+    combined = table.to_batches()
+    return combined[0] if combined else pa.RecordBatch.from_pylist([], schema)

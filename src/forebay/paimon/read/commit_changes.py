@@ -1,8 +1,8 @@
-"""What each snapshot of a range changed in a table's rows: more than a stream tells, which passes overwrites over.
+"""The row changes of each snapshot in a range, including those of overwrites, which streams skip.
 
-A table with a primary key tells it by its changelog files. The rows that an overwrite removed are in none, so a range
-with one is refused. An append table has no updates: rows that a snapshot rewrote are compared, and those that differ
-are deletes and inserts.
+A table with a primary key records changes in changelog files. No file has the rows that an overwrite removed, so a
+range with an overwrite is refused. An append table has no updates: rows that a snapshot rewrote are compared, and
+those that differ are deletes and inserts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.change_planner import ChangeSplit
-from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.expired import expiry_errors
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.stream import StreamScan
 from forebay.paimon.store.context import TableContext
@@ -23,7 +23,7 @@ from forebay.paimon.store.manifests import merge_entries
 
 
 def check_has_changes(table: TableContext) -> None:
-    """Raise `UnsupportedOperation` for a table whose snapshots do not tell all that they changed."""
+    """Raise `UnsupportedOperation` for a table whose snapshots do not record all changes."""
     if table.schema.has_primary_key and table.options.changelog_producer == "none":
         raise UnsupportedOperation(
             "a table with changelog-producer none records what was written, and not what was there before: set "
@@ -60,14 +60,14 @@ class CommitScan(StreamScan):
         last = latest
         if stop is not None:
             last = min(latest, (self._startup.last_before(stop) or 0) if self._is_time else stop - 1)
-        found: list[ChangeSplit] = []
+        change_splits: list[ChangeSplit] = []
         for snapshot_id in range(first, last + 1):
             snapshot = self._startup.readable(snapshot_id)
             if snapshot is None:
                 raise self._expired(snapshot_id)
-            with telling_expiry(self._snapshots, snapshot_id):
-                found += self._changes_of(snapshot)
-        return found
+            with expiry_errors(self._snapshots, snapshot_id):
+                change_splits += self._changes_of(snapshot)
+        return change_splits
 
     def _first_id(self) -> int | None:
         """The first snapshot of the range, there or to come; None in a table that has none yet."""
@@ -103,7 +103,7 @@ class CommitScan(StreamScan):
     def _changes_of(self, snapshot: Snapshot) -> Sequence[ChangeSplit]:
         removes = snapshot.commit_kind is CommitKind.OVERWRITE and self._removes(snapshot)
         if self._table.schema.has_primary_key:
-            self._check_told(snapshot, removes)
+            self._check_changes_exist(snapshot, removes)
             if snapshot.changelog_manifest_list is None:
                 return ()
             return self._changes.changelog(snapshot, self._filter, self._buckets)
@@ -128,8 +128,8 @@ class CommitScan(StreamScan):
         entries = merge_entries(manifests.entries(manifests.delta_manifests(snapshot)))
         return any(entry.kind is FileKind.DELETE and entry.file.row_count for entry in entries)
 
-    def _check_told(self, snapshot: Snapshot, removes: bool) -> None:
-        """Raise `UnsupportedOperation` for a snapshot of a primary-key table whose changes no file tells."""
+    def _check_changes_exist(self, snapshot: Snapshot, removes: bool) -> None:
+        """Raise `UnsupportedOperation` for a snapshot of a primary-key table whose changes are in no file."""
         where = f"snapshot {snapshot.id} of {self._table.paths.root}"
         if removes:
             raise UnsupportedOperation(

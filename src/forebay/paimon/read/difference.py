@@ -91,22 +91,22 @@ def _compared(
     olds, news = np.minimum(a, b), np.maximum(a, b) - count
     changed = _unequal(rows.encode(old[0].take(pa.array(olds))), rows.encode(new[0].take(pa.array(news))))
     # Positions in old + new, in the order of keys.
-    chosen = np.where(paired, 0, first)
-    chosen[paired] = news + count
-    kinds = np.where(chosen < count, DELETE, INSERT).astype(np.int8)
+    positions = np.where(paired, 0, first)
+    positions[paired] = news + count
+    kinds = np.where(positions < count, DELETE, INSERT).astype(np.int8)
     kinds[paired] = UPDATE_AFTER
-    keep = np.ones(len(chosen), bool)
+    keep = np.ones(len(positions), bool)
     keep[paired] = changed
     if not keep.any():
         return None
-    return _concatenated(old[0], new[0]).take(pa.array(chosen[keep])), kinds[keep]
+    return _concatenated(old[0], new[0]).take(pa.array(positions[keep])), kinds[keep]
 
 
 def _unequal(a: pa.Array, b: pa.Array) -> npt.NDArray[np.bool_]:
     import pyarrow.compute as pc
 
-    found: npt.NDArray[np.bool_] = pc.not_equal(a, b).to_numpy(zero_copy_only=False).astype(bool)
-    return found
+    differs: npt.NDArray[np.bool_] = pc.not_equal(a, b).to_numpy(zero_copy_only=False).astype(bool)
+    return differs
 
 
 def multiset_difference(before: pa.RecordBatch, after: pa.RecordBatch, rows: RowLayout) -> Changes:
@@ -128,8 +128,8 @@ def multiset_difference(before: pa.RecordBatch, after: pa.RecordBatch, rows: Row
     rank_new = running - np.repeat(running[starts[:-1]] - is_new[starts[:-1]], sizes)
     rank_old = np.arange(len(order)) - starts[:-1][group] + 1 - rank_new
     keep = np.where(is_new == 1, rank_new <= surplus[group], rank_old <= -surplus[group])
-    kept = np.sort(order[keep])
-    return both.take(pa.array(kept)), np.where(kept < count, DELETE, INSERT).astype(np.int8)
+    positions = np.sort(order[keep])
+    return both.take(pa.array(positions)), np.where(positions < count, DELETE, INSERT).astype(np.int8)
 
 
 def _concatenated(a: pa.RecordBatch, b: pa.RecordBatch) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def telling_expiry(snapshots: SnapshotManager, snapshot_id: int | None) -> Iterator[None]:
+def expiry_errors(snapshots: SnapshotManager, snapshot_id: int | None) -> Iterator[None]:
     """Raise `NotFound` about snapshot `snapshot_id` if one of its files is missing because the snapshot expired.
 
     A file missing from the latest snapshot has another cause, so that error is passed on. None: one of several
@@ -34,7 +34,7 @@ def telling_expiry(snapshots: SnapshotManager, snapshot_id: int | None) -> Itera
         ) from e
 
 
-def told_of_expiry(items: Iterator[T], snapshots: SnapshotManager, snapshot_id: int | None) -> Iterator[T]:
-    """`items`, each produced under `telling_expiry`."""
-    with telling_expiry(snapshots, snapshot_id):
+def with_expiry_errors(items: Iterator[T], snapshots: SnapshotManager, snapshot_id: int | None) -> Iterator[T]:
+    """The items, each produced within `expiry_errors`."""
+    with expiry_errors(snapshots, snapshot_id):
         yield from items

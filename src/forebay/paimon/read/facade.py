@@ -31,10 +31,10 @@ def travelled(table: TableContext) -> TableContext:
     if not chooses_snapshot(table.options):
         return table
     scan = BatchScan(table)
-    chosen = scan.snapshot() if scan.mode in _TRAVELLING else None
-    if chosen is None:
+    snapshot = scan.snapshot() if scan.mode in _TRAVELLING else None
+    if snapshot is None:
         return table
-    return table.with_schema(table.schemas.schema(chosen.schema_id).with_options(table.schema.options))
+    return table.with_schema(table.schemas.schema(snapshot.schema_id).with_options(table.schema.options))
 
 
 def is_of_changes(table: TableContext) -> bool:

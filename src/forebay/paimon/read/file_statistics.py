@@ -78,18 +78,18 @@ class FileStatistics:
     def matching_rows(self, parts: Sequence[tuple[ManifestRows, Rows]], bound: BoundPredicate) -> list[Rows]:
         """For each part (rows of a manifest), the rows, in order, whose files may contain a matching row."""
         groups: dict[StatsGroup, list[tuple[int, Rows]]] = {}
-        for number, (rows, chosen) in enumerate(parts):
-            for group, members in rows.by_statistics(chosen, keys=self._use_keys).items():
+        for number, (rows, selection) in enumerate(parts):
+            for group, members in rows.by_statistics(selection, keys=self._use_keys).items():
                 groups.setdefault(group, []).append((number, members))
-        kept: list[list[Rows]] = [[] for _ in parts]
+        matches: list[list[Rows]] = [[] for _ in parts]
         for group, pieces in groups.items():
             hits = self._decided(group, self._of_rows([(parts[number][0], rows) for number, rows in pieces]), bound)
             at = 0
             for number, members in pieces:
-                kept[number].append(members[hits[at : at + len(members)]])
+                matches[number].append(members[hits[at : at + len(members)]])
                 at += len(members)
         nothing = np.empty(0, np.int64)
-        return [np.sort(np.concatenate(found)) if found else nothing for found in kept]
+        return [np.sort(np.concatenate(parts_of_rows)) if parts_of_rows else nothing for parts_of_rows in matches]
 
     def _of_files(self, files: Sequence[DataFileMeta]) -> _Statistics:
         stats = [f.key_stats if self._use_keys else f.value_stats for f in files]
@@ -126,22 +126,22 @@ class FileStatistics:
         held = {f.id: f for f in schema.fields}
         position_of = {f.id: i for i, f in enumerate(fields)}
         bounds: tuple[pa.RecordBatch, pa.RecordBatch, Hits] | None = None
-        found: dict[str, _Range | None] = {}
+        ranges: dict[str, _Range | None] = {}
         for column in self._columns:
             if column.column_id is not None and column.column_id not in held:
-                found[column.name] = _Range(None, None, statistics.row_counts)  # added later: all values are null
+                ranges[column.name] = _Range(None, None, statistics.row_counts)  # added later: all values are null
                 continue
             own = field_for(column, held)
             at = None if own is None else position_of.get(own.id)
             if at is None:
-                found[column.name] = None
+                ranges[column.name] = None
                 continue
             if bounds is None:
                 bounds = _decoded(fields, statistics)
             low, high, usable = bounds
             nulls = np.where(usable, statistics.null_counts(at), _UNKNOWN)
-            found[column.name] = _Range(low.column(at), high.column(at), nulls)
-        return found
+            ranges[column.name] = _Range(low.column(at), high.column(at), nulls)
+        return ranges
 
 
 def _stats_fields(schema: TableSchema, names: tuple[str, ...] | None, use_keys: bool) -> tuple[DataField, ...]:
@@ -172,18 +172,18 @@ def _may_match(bound: BoundPredicate, ranges: dict[str, _Range | None], row_coun
         combine = np.logical_and if bound.function is CompoundFunction.AND else np.logical_or
         parts = [_may_match(child, ranges, row_counts) for child in bound.children]
         return functools.reduce(combine, parts, np.full(len(row_counts), combine is np.logical_and))
-    found = ranges.get(bound.column.name)
-    if found is None:
+    column_range = ranges.get(bound.column.name)
+    if column_range is None:
         return np.ones(len(row_counts), np.bool_)
     if bound.function is _F.IS_NULL:
-        return np.not_equal(found.nulls, 0)
-    hits: Hits = (found.nulls == _UNKNOWN) | (found.nulls < row_counts)
+        return np.not_equal(column_range.nulls, 0)
+    hits: Hits = (column_range.nulls == _UNKNOWN) | (column_range.nulls < row_counts)
     if bound.function is _F.IN and not bound.literals:
         return np.zeros(len(row_counts), np.bool_)
-    if found.low is None or found.high is None or not hits.any():
+    if column_range.low is None or column_range.high is None or not hits.any():
         return hits
-    decided = _compared(bound, found.low, found.high)
-    return hits & (_one_by_one(bound, found.low, found.high) if decided is None else decided)
+    decided = _compared(bound, column_range.low, column_range.high)
+    return hits & (_one_by_one(bound, column_range.low, column_range.high) if decided is None else decided)
 
 
 def _compared(leaf: BoundLeaf, low: pa.Array, high: pa.Array) -> Hits | None:
@@ -213,8 +213,8 @@ def _compared(leaf: BoundLeaf, low: pa.Array, high: pa.Array) -> Hits | None:
             decided = pc.greater_equal(high, literals[0])
         case _:
             return None
-    known = pc.and_(pc.is_valid(low), pc.is_valid(high))
-    result: Hits = pc.if_else(known, decided, True).to_numpy(zero_copy_only=False)
+    is_bounded = pc.and_(pc.is_valid(low), pc.is_valid(high))
+    result: Hits = pc.if_else(is_bounded, decided, True).to_numpy(zero_copy_only=False)
     return result
 
 
@@ -233,8 +233,8 @@ def _comparable(array: pa.Array) -> pa.Array | None:
 def _one_by_one(leaf: BoundLeaf, low: pa.Array, high: pa.Array) -> Hits:
     """The decision file by file."""
     ranges = (ColumnStats(*pair) for pair in zip(column_values(low), column_values(high), strict=True))
-    return np.array([_one_may_match(leaf, found) for found in ranges], np.bool_)
+    return np.array([_one_may_match(leaf, stats) for stats in ranges], np.bool_)
 
 
-def _one_may_match(leaf: BoundLeaf, found: ColumnStats) -> bool:
-    return may_match(leaf, lambda _: found, 1)
+def _one_may_match(leaf: BoundLeaf, stats: ColumnStats) -> bool:
+    return may_match(leaf, lambda _: stats, 1)

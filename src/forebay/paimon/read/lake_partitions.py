@@ -51,13 +51,13 @@ def partitions_of(
     """
     if not table.schema.partition_keys:
         raise InvalidRequest(f"{table.paths.root} is not partitioned")
-    chosen = partition_filter(table.schema, values)
+    matches = partition_filter(table.schema, values)
     groups: dict[bytes, list[ManifestEntry]] = {}
     for entry in () if snapshot is None else table.manifests.live_files(snapshot):
-        if chosen is None or chosen(entry.partition):
+        if matches is None or matches(entry.partition):
             groups.setdefault(entry.partition, []).append(entry)
     spec_of = _specs(table.schema)
-    found = [
+    partitions = [
         LakePartition(
             tuple(spec_of(partition).items()),
             len(entries),
@@ -66,7 +66,7 @@ def partitions_of(
         )
         for partition, entries in groups.items()
     ]
-    return sorted(found, key=lambda p: p.spec)
+    return sorted(partitions, key=lambda p: p.spec)
 
 
 def _specs(schema: TableSchema) -> Callable[[bytes], dict[str, str]]:
@@ -95,9 +95,9 @@ def partition_predicate(
         return None
     if not schema.partition_keys:
         raise InvalidRequest(f"the table is not partitioned: leave out partitions={selectors!r}")
-    given = _listed(selectors)
-    found = []
-    for selector in given:
+    entries = _listed(selectors)
+    predicates = []
+    for selector in entries:
         values = selector
         if isinstance(selector, str):
             texts = selector.split("$")
@@ -107,8 +107,8 @@ def partition_predicate(
         if not isinstance(values, Mapping) or not values:
             raise InvalidRequest(f"{selector!r} is no partition: give its name, or a dict of values")
         partition_filter(schema, values)  # rejects columns that are not partition keys
-        found.append(reduce(and_, (_equal(schema, arrow, name, value) for name, value in values.items())))
-    return reduce(or_, found)
+        predicates.append(reduce(and_, (_equal(schema, arrow, name, value) for name, value in values.items())))
+    return reduce(or_, predicates)
 
 
 def _equal(schema: TableSchema, arrow: pa.Schema, name: str, value: Any) -> Predicate:
@@ -116,9 +116,9 @@ def _equal(schema: TableSchema, arrow: pa.Schema, name: str, value: Any) -> Pred
         return Leaf(LeafFunction.IS_NULL, name)
     if isinstance(value, str):  # converted to the column's type, as filters in SQL do
         escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        found = as_predicate(f"`{name}` = '{escaped}'", arrow)
-        assert found is not None
-        return found
+        predicate = as_predicate(f"`{name}` = '{escaped}'", arrow)
+        assert predicate is not None
+        return predicate
     return Leaf(LeafFunction.EQUAL, name, (value,))
 
 
@@ -133,10 +133,10 @@ def selected(
         return None
     if not table.schema.partition_keys:
         raise InvalidRequest(f"{table.paths.root} is not partitioned: leave out partitions={selectors!r}")
-    given = _listed(selectors)
-    names = {selector for selector in given if isinstance(selector, str)}
+    entries = _listed(selectors)
+    names = {selector for selector in entries if isinstance(selector, str)}
     tests: list[Callable[[bytes], bool]] = []
-    for selector in given:
+    for selector in entries:
         if isinstance(selector, Mapping):
             if not selector:
                 raise InvalidRequest("a partition is chosen by values of its keys; got none. Leave partitions= out")
@@ -155,5 +155,5 @@ def _named(table: TableContext, snapshot: Snapshot | None, names: Iterable[str])
     for name in sorted(names):
         if name not in there:
             raise NotFound(f"{table.paths.root} has no partition '{name}'")
-    spec_of, wanted = _specs(table.schema), frozenset(names)
-    return lambda partition: "$".join(spec_of(partition).values()) in wanted
+    spec_of, requested = _specs(table.schema), frozenset(names)
+    return lambda partition: "$".join(spec_of(partition).values()) in requested

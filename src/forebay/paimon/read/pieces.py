@@ -31,17 +31,17 @@ def _files_of(split: ChangeSplit) -> Sequence[ChangeSplit]:
 
 def joined(pieces: Iterable[ChangeSplit]) -> list[ChangeSplit]:
     """`pieces`, with adjacent ones of the same kind, bucket and snapshot joined into one split."""
-    found: list[ChangeSplit] = []
+    splits: list[ChangeSplit] = []
     for group in _neighbours(pieces):
         first = group[0]
         if not isinstance(first, DataSplit):
-            found += group
+            splits += group
             continue
         parts = [piece for piece in group if isinstance(piece, DataSplit)]
         deletions = tuple(d for p in parts for d in p.deletion_files or (None,) * len(p.files))
         files = tuple(file for part in parts for file in part.files)
-        found.append(replace(first, files=files, deletion_files=deletions if any(deletions) else None))
-    return found
+        splits.append(replace(first, files=files, deletion_files=deletions if any(deletions) else None))
+    return splits
 
 
 def _neighbours(pieces: Iterable[ChangeSplit]) -> list[list[ChangeSplit]]:

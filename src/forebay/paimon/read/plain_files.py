@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import pyarrow.parquet as pq
 
-from forebay.metadata.types import DataType, TypeRoot, child, has_nanoseconds, is_plain, is_timestamp, walk
+from forebay.metadata.plain_types import has_nanoseconds, is_plain, is_timestamp
+from forebay.metadata.types import DataType, TypeRoot, child, walk
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
 from forebay.paimon.format.schema import VALUE_KIND, DataField, TableSchema
 from forebay.paimon.format.split import DataSplit
@@ -36,7 +37,7 @@ def plain_files(table: TableContext, split: DataSplit, fields: Sequence[DataFiel
         return None
     if (keyed and not split.raw_convertible) or not all(_is_read_alike(f.type) for f in fields):
         return None
-    found = []
+    paths = []
     for file in split.files:
         path = table.paths.data_file(split.partition, split.bucket, file)
         if not path.lower().endswith(".parquet") or file.write_cols is not None:
@@ -47,8 +48,8 @@ def plain_files(table: TableContext, split: DataSplit, fields: Sequence[DataFiel
             return None
         if keyed and _may_have_deletes(table.io, path, file):
             return None
-        found.append(path)
-    return tuple(found)
+        paths.append(path)
+    return tuple(paths)
 
 
 _WHOLE = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT)
@@ -66,13 +67,13 @@ def _is_read_alike(t: DataType) -> bool:
     return is_plain(t)
 
 
-def _widens(held: DataType, wanted: DataType) -> bool:
+def _widens(held: DataType, target: DataType) -> bool:
     """Whether readers of Parquet give values of a narrower type as those of the wanted one."""
-    if held.root in _WHOLE and wanted.root in _WHOLE:
-        return _WHOLE.index(held.root) <= _WHOLE.index(wanted.root)
-    if held.root is TypeRoot.FLOAT and wanted.root is TypeRoot.DOUBLE:
+    if held.root in _WHOLE and target.root in _WHOLE:
+        return _WHOLE.index(held.root) <= _WHOLE.index(target.root)
+    if held.root is TypeRoot.FLOAT and target.root is TypeRoot.DOUBLE:
         return True
-    return held.as_nullable() == wanted.as_nullable()
+    return held.as_nullable() == target.as_nullable()
 
 
 def _reads_alike(written: TableSchema, fields: Sequence[DataField]) -> bool:
@@ -80,12 +81,12 @@ def _reads_alike(written: TableSchema, fields: Sequence[DataField]) -> bool:
     them."""
     by_id = {f.id: f for f in written.fields}
     names = {f.name.lower() for f in written.fields}
-    for wanted in fields:
-        held = by_id.get(wanted.id)
+    for target in fields:
+        held = by_id.get(target.id)
         if held is None:
-            if wanted.name.lower() in names:
+            if target.name.lower() in names:
                 return False
-        elif held.name != wanted.name or not _widens(held.type, wanted.type):
+        elif held.name != target.name or not _widens(held.type, target.type):
             return False
     return True
 
@@ -103,12 +104,12 @@ def _may_have_deletes(io: FileIO, path: str, file: DataFileMeta) -> bool:
     """Whether a file may hold deletes. Old files have no counts, and one known writer's level 0 a wrong one (0)."""
     if file.level != LEVEL_0 and file.delete_row_count is not None:
         return file.delete_row_count > 0
-    known = _footers.get(path)
-    if known is None:
+    allows = _footers.get(path)
+    if allows is None:
         if len(_footers) >= _FOOTERS_MAX:
             _footers.clear()
-        known = _footers[path] = _footer_allows_deletes(io, path)
-    return known
+        allows = _footers[path] = _footer_allows_deletes(io, path)
+    return allows
 
 
 def _footer_allows_deletes(io: FileIO, path: str) -> bool:

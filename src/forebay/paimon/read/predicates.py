@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.filters import BoundLeaf, BoundPredicate, mask
+from forebay.codec.filters import BoundLeaf, BoundPredicate, columns_of, conjuncts, join, mask
 from forebay.metadata.predicate import Compound, CompoundFunction, LeafFunction, Predicate
 from forebay.paimon.bucket_function import bucket_function
-from forebay.paimon.files.pruning import bind_filter, columns_of, conjuncts, join
+from forebay.paimon.files.pruning import bind_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import TableSchema
 
@@ -60,30 +60,30 @@ class ScanFilter:
                 f"a filter is made with forebay.col, such as col('id') > 5; got a {type(predicate).__name__}: "
                 f"{str(predicate)[:80]}"
             )
-        made = cls(schema, predicate)
+        scan_filter = cls(schema, predicate)
         partition_keys, keys = set(schema.partition_keys), set(schema.primary_keys)
         accepted: list[Predicate] = []
         remaining: list[Predicate] = []
         for part in split_conjuncts(predicate):
             (accepted if part.columns() <= partition_keys else remaining).append(part)
-        made.accepted, made.remaining = tuple(accepted), tuple(remaining)
-        made.partition = join([bind_filter(p, schema.fields) for p in accepted])
+        scan_filter.accepted, scan_filter.remaining = tuple(accepted), tuple(remaining)
+        scan_filter.partition = join([bind_filter(p, schema.fields) for p in accepted])
         rows = [part for p in remaining for part in conjuncts(bind_filter(p, schema.fields))]
-        made.rows = join(rows)
-        made.key = join([part for part in rows if columns_of(part) <= keys])
-        made._bucket_keys = _bucket_keys(schema, rows)
-        return made
+        scan_filter.rows = join(rows)
+        scan_filter.key = join([part for part in rows if columns_of(part) <= keys])
+        scan_filter._bucket_keys = _bucket_keys(schema, rows)
+        return scan_filter
 
     # -- partitions and buckets ---------------------------------------------------------------------------------------
 
     def partitions_matching(self, partitions: Iterable[bytes]) -> set[bytes]:
-        """Those of `partitions` that match the filter."""
-        given = list(dict.fromkeys(partitions))
-        if self.partition is None or not given:
-            return set(given)
-        batch = row_layout(self.schema.partition_fields).decode_all(given)
+        """The partitions that match the filter."""
+        distinct = list(dict.fromkeys(partitions))
+        if self.partition is None or not distinct:
+            return set(distinct)
+        batch = row_layout(self.schema.partition_fields).decode_all(distinct)
         keep = mask(self.partition, batch).to_pylist()
-        return {p for p, wanted in zip(given, keep, strict=True) if wanted}
+        return {p for p, is_match in zip(distinct, keep, strict=True) if is_match}
 
     @property
     def fixes_key(self) -> bool:
@@ -105,11 +105,11 @@ class ScanFilter:
         """Whether bucket `bucket` of a table with `total_buckets` buckets may contain matching rows."""
         if self._bucket_keys is None or bucket < 0 or total_buckets <= 0:
             return True
-        chosen = self._buckets.get(total_buckets)
-        if chosen is None:
-            chosen = frozenset(bucket_function(self.schema).buckets(self._bucket_keys, total_buckets).tolist())
-            self._buckets[total_buckets] = chosen
-        return bucket in chosen
+        candidates = self._buckets.get(total_buckets)
+        if candidates is None:
+            candidates = frozenset(bucket_function(self.schema).buckets(self._bucket_keys, total_buckets).tolist())
+            self._buckets[total_buckets] = candidates
+        return bucket in candidates
 
 
 def _bucket_keys(schema: TableSchema, parts: Sequence[BoundPredicate]) -> pa.RecordBatch | None:
@@ -119,8 +119,10 @@ def _bucket_keys(schema: TableSchema, parts: Sequence[BoundPredicate]) -> pa.Rec
     values: dict[str, Sequence[Any]] = {}
     for part in parts:
         if isinstance(part, BoundLeaf) and part.function in (LeafFunction.EQUAL, LeafFunction.IN):
-            known = values.get(part.column.name)
-            values[part.column.name] = part.literals if known is None or len(part.literals) < len(known) else known
+            literals = values.get(part.column.name)
+            values[part.column.name] = (
+                part.literals if literals is None or len(part.literals) < len(literals) else literals
+            )
     if not all(name in values for name in schema.bucket_keys):
         return None
     choices = [values[name] for name in schema.bucket_keys]

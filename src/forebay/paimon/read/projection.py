@@ -42,20 +42,18 @@ def _cut(t: DataType, parts: Sequence[tuple[str, ...]], where: str) -> DataType:
         return t
     if t.root is not TypeRoot.ROW:
         raise InvalidRequest(f"'{where}' has type {t}, which has no fields to choose from")
-    wanted: dict[str, list[tuple[str, ...]]] = {}
+    paths: dict[str, list[tuple[str, ...]]] = {}
     for head, *rest in parts:
-        wanted.setdefault(head, []).append(tuple(rest))
-    known = {f.name: f for f in t.fields}
-    for name in wanted:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise InvalidRequest(f"'{where}' has no field '{name}'; its fields are {', '.join(known)}{hint}")
-    kept = [
-        replace(f, data_type=_cut(f.data_type, wanted[f.name], f"{where}.{f.name}"))
-        for f in t.fields
-        if f.name in wanted
+        paths.setdefault(head, []).append(tuple(rest))
+    fields = {f.name: f for f in t.fields}
+    for name in paths:
+        if name not in fields:
+            hint = did_you_mean(name, fields)
+            raise InvalidRequest(f"'{where}' has no field '{name}'; its fields are {', '.join(fields)}{hint}")
+    cut = [
+        replace(f, data_type=_cut(f.data_type, paths[f.name], f"{where}.{f.name}")) for f in t.fields if f.name in paths
     ]
-    return replace(t, fields=tuple(kept))
+    return replace(t, fields=tuple(cut))
 
 
 def read_schema(fields: Sequence[DataField]) -> pa.Schema:
@@ -63,9 +61,9 @@ def read_schema(fields: Sequence[DataField]) -> pa.Schema:
     return pa.schema([arrow_field(f) for f in fields])
 
 
-def cut_batch(batch: pa.RecordBatch, held: dict[str, DataField], wanted: Sequence[DataField]) -> pa.RecordBatch:
-    """The columns `wanted` of a batch whose columns have the types in `held`."""
-    columns = [evolve(batch.column(f.name), held[f.name].type, f.type) for f in wanted]
+def cut_batch(batch: pa.RecordBatch, held: dict[str, DataField], fields: Sequence[DataField]) -> pa.RecordBatch:
+    """The columns `fields` of a batch whose columns have the types in `held`."""
+    columns = [evolve(batch.column(f.name), held[f.name].type, f.type) for f in fields]
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None]))
-    return pa.RecordBatch.from_arrays(columns, schema=read_schema(wanted))
+    return pa.RecordBatch.from_arrays(columns, schema=read_schema(fields))

@@ -25,7 +25,7 @@ from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
 from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.change_reader import ROW_KIND, ChangeReader, without_deletes
-from forebay.paimon.read.expired import telling_expiry, told_of_expiry
+from forebay.paimon.read.expired import expiry_errors, with_expiry_errors
 from forebay.paimon.read.facade import is_of_changes, snapshot_by_options, travelled
 from forebay.paimon.read.lake_partitions import selected
 from forebay.paimon.read.predicates import ScanFilter
@@ -124,20 +124,20 @@ class LakeScan(Scan):
             return self
         if self._request.limit is not None or self._reads_changes(self._table):
             return super().pinned()
-        table, find = self._found()
+        table, find = self._resolved()
         return LakeScan(self._table, self._name, self._request, self._as_of, _Fixed(table, find()))
 
-    # -- what is read -------------------------------------------------------------------------------------------------
+    # -- schema and splits --------------------------------------------------------------------------------------------
 
-    def _found(self) -> tuple[TableContext, Callable[[], Snapshot | None]]:
+    def _resolved(self) -> tuple[TableContext, Callable[[], Snapshot | None]]:
         """The table as of the snapshot to read, and a function that resolves that snapshot; None for changes."""
         table, fixed = self._table, self._fixed
         if fixed is not None:
             return fixed.context, lambda: fixed.snapshot
         if self._as_of is not None:
-            chosen = snapshot_as_of(table, self._as_of)
-            then = table.schemas.schema(chosen.schema_id)
-            return table.with_schema(then.with_options(table.schema.options)), lambda: chosen
+            snapshot = snapshot_as_of(table, self._as_of)
+            then = table.schemas.schema(snapshot.schema_id)
+            return table.with_schema(then.with_options(table.schema.options)), lambda: snapshot
         if not chooses_snapshot(table.options):
             return table, table.snapshots.latest
         table = travelled(table)
@@ -156,13 +156,13 @@ class LakeScan(Scan):
         return self._as_of is None and self._fixed is None and chooses_snapshot(table.options) and is_of_changes(table)
 
     def _work(self) -> _Work:
-        table, find = self._found()
+        table, find = self._resolved()
         snapshot, request = find(), self._request
         scan_filter = ScanFilter.of(table.schema, request.predicate)
         schema, read = self._readers(table, scan_filter)
         in_partition, in_bucket = selected(table, snapshot, request.partitions), self._in_bucket
         splits: tuple[ChangeSplit, ...]
-        with telling_expiry(table.snapshots, None if snapshot is None else snapshot.id):
+        with expiry_errors(table.snapshots, None if snapshot is None else snapshot.id):
             if self._reads_changes(table):
                 planned = BatchScan(table).plan(scan_filter)
                 splits = tuple(
@@ -181,7 +181,7 @@ class LakeScan(Scan):
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        table, _ = self._found()
+        table, _ = self._resolved()
         return self._readers(table, ScanFilter.of(table.schema, self._request.predicate))[0]
 
     def reader(self) -> LakeReader:
@@ -191,8 +191,8 @@ class LakeScan(Scan):
     def _reader_of(self, work: _Work) -> LakeReader:
         snapshot_id = None if work.snapshot is None or work.is_of_changes else work.snapshot.id
         batches = work.read(work.splits)
-        told = told_of_expiry(batches, work.context.snapshots, snapshot_id)
-        return LakeReader(work.schema, told, self._request.limit, f"lake table {self._name}")
+        checked = with_expiry_errors(batches, work.context.snapshots, snapshot_id)
+        return LakeReader(work.schema, checked, self._request.limit, f"lake table {self._name}")
 
     def plan(self) -> Sequence[Any]:
         """The splits of this scan, which can be pickled. See `read_split`."""
@@ -200,11 +200,11 @@ class LakeScan(Scan):
 
     def read_split(self, split: Any) -> LakeReader:
         """A reader of one split returned by `plan`. The limit applies to each split separately."""
-        table, _ = self._found()
+        table, _ = self._resolved()
         schema, read = self._readers(table, ScanFilter.of(table.schema, self._request.predicate))
         snapshot_id = split.snapshot_id if isinstance(split, DataSplit) else None
-        told = told_of_expiry(read([split]), table.snapshots, snapshot_id)
-        return LakeReader(schema, told, self._request.limit, f"a split of lake table {self._name}")
+        checked = with_expiry_errors(read([split]), table.snapshots, snapshot_id)
+        return LakeReader(schema, checked, self._request.limit, f"a split of lake table {self._name}")
 
     def count(self) -> int:
         """The number of rows, from metadata alone where possible."""

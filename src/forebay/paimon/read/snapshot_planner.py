@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.codec.filters import BoundPredicate
+from forebay.codec.filters import BoundPredicate, columns_of
 from forebay.metadata.predicate import Predicate
-from forebay.paimon.files.pruning import columns_of, filter_columns, may_match
+from forebay.paimon.files.pruning import filter_columns, may_match
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.manifest_rows import ManifestRows, Rows
@@ -71,42 +71,42 @@ class SnapshotPlanner:
     ) -> Plan:
         """The splits of `snapshot` that may contain matching rows; with `limit`, only as many as it needs."""
         check_limit(limit)
-        chosen = scan_filter or ScanFilter.of(self._table.schema, None)
+        pruning = scan_filter or ScanFilter.of(self._table.schema, None)
         if snapshot is None:
-            return Plan(None, (), chosen.accepted, chosen.remaining)
+            return Plan(None, (), pruning.accepted, pruning.remaining)
         buckets: dict[BucketKey, list[ManifestEntry]] = {}
-        for entry in self.entries(snapshot, chosen, bucket_filter, partition_test):
+        for entry in self.entries(snapshot, pruning, bucket_filter, partition_test):
             buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
         deletions = self._deletions(snapshot, buckets) if self._vectors else {}
         splits = [
             split
             for key, entries in buckets.items()
-            for split in self._bucket_splits(snapshot, key, entries, chosen, deletions.get(key, {}))
+            for split in self._bucket_splits(snapshot, key, entries, pruning, deletions.get(key, {}))
         ]
-        return Plan(snapshot, tuple(self._limited(splits, chosen, limit)), chosen.accepted, chosen.remaining)
+        return Plan(snapshot, tuple(self._limited(splits, pruning, limit)), pruning.accepted, pruning.remaining)
 
     def entries(
         self,
         snapshot: Snapshot,
-        chosen: ScanFilter,
+        scan_filter: ScanFilter,
         bucket_filter: Callable[[int], bool] | None = None,
         partition_test: Callable[[bytes], bool] | None = None,
     ) -> list[ManifestEntry]:
         """The live files in partitions and buckets of `snapshot` that may match, pruned by keys and (append) values."""
         parts = []
         for manifest in self._table.manifests.data_manifests(snapshot):
-            if self._manifest_may_match(manifest, chosen):
+            if self._manifest_may_match(manifest, scan_filter):
                 rows = self._table.manifests.rows(manifest.file_name)
-                places = _places(rows, chosen, bucket_filter, partition_test)
+                places = _places(rows, scan_filter, bucket_filter, partition_test)
                 if len(places):
                     parts.append(SelectedRows(manifest.file_name, rows, places))
         live = live_of(parts)
         by_key = self._spec is not None
-        bound = chosen.key if by_key else chosen.rows
+        bound = scan_filter.key if by_key else scan_filter.rows
         if bound is not None:
             statistics = self._statistics(bound, by_key=by_key)
-            hits = statistics.matching_rows([(part.rows, part.chosen) for part in live], bound)
-            live = [replace(part, chosen=rows) for part, rows in zip(live, hits, strict=True)]
+            hits = statistics.matching_rows([(part.rows, part.positions) for part in live], bound)
+            live = [replace(part, positions=rows) for part, rows in zip(live, hits, strict=True)]
         return self._table.manifests.pick(live)
 
     def _matching(self, entries: Sequence[ManifestEntry], bound: BoundPredicate | None, *, by_key: bool) -> list[bool]:
@@ -121,16 +121,16 @@ class SnapshotPlanner:
         columns = [c for c in filter_columns(self._table.schema.fields) if c.name in names]
         return FileStatistics(self._table.schemas.schema, columns, use_keys=by_key)
 
-    def _manifest_may_match(self, manifest: ManifestFileMeta, chosen: ScanFilter) -> bool:
+    def _manifest_may_match(self, manifest: ManifestFileMeta, scan_filter: ScanFilter) -> bool:
         stats, fields = manifest.partition_stats, self._table.schema.partition_fields
-        if chosen.partition is None or len(stats.null_counts) != len(fields):
+        if scan_filter.partition is None or len(stats.null_counts) != len(fields):
             return True
         layout = row_layout(fields)
         low, high = layout.decode(stats.min_values), layout.decode(stats.max_values)
         ranges = {f.name: ColumnStats(low[i], high[i], stats.null_counts[i]) for i, f in enumerate(fields)}
         # The number of entries is not comparable with null counts, so a huge count keeps "all null" from being
         # concluded.
-        return may_match(chosen.partition, lambda column: ranges.get(column.name), 1 << 62)
+        return may_match(scan_filter.partition, lambda column: ranges.get(column.name), 1 << 62)
 
     # -- splits -------------------------------------------------------------------------------------------------------
 
@@ -139,11 +139,11 @@ class SnapshotPlanner:
         snapshot: Snapshot,
         key: BucketKey,
         entries: Sequence[ManifestEntry],
-        chosen: ScanFilter,
+        scan_filter: ScanFilter,
         deletions: dict[str, DeletionFile],
     ) -> Iterable[DataSplit]:
         total = max(e.total_buckets for e in entries)
-        for group in self._groups(entries, chosen):
+        for group in self._groups(entries, scan_filter):
             files = tuple(deletions.get(f.file_name) for f in group.files)
             yield DataSplit(
                 snapshot_id=snapshot.id,
@@ -155,13 +155,13 @@ class SnapshotPlanner:
                 deletion_files=files if any(files) else None,
             )
 
-    def _groups(self, entries: Sequence[ManifestEntry], chosen: ScanFilter) -> list[SplitGroup]:
+    def _groups(self, entries: Sequence[ManifestEntry], scan_filter: ScanFilter) -> list[SplitGroup]:
         spec = self._spec
         if spec is None:
             return append_splits([e.file for e in entries], self._rules)
         if not self._reads_level0:
             entries = [e for e in entries if e.file.level != LEVEL_0]
-        hits = dict(zip((e.file.file_name for e in entries), self._value_hits(entries, chosen, spec), strict=True))
+        hits = dict(zip((e.file.file_name for e in entries), self._value_hits(entries, scan_filter, spec), strict=True))
 
         def may_hold(section: Sequence[DataFileMeta]) -> bool:
             return any(hits[f.file_name] for f in section)
@@ -175,14 +175,14 @@ class SnapshotPlanner:
             may_hold=may_hold,
         )
 
-    def _value_hits(self, entries: Sequence[ManifestEntry], chosen: ScanFilter, spec: MergeSpec) -> list[bool]:
+    def _value_hits(self, entries: Sequence[ManifestEntry], scan_filter: ScanFilter, spec: MergeSpec) -> list[bool]:
         """For each file, whether its own rows may match; always true where rows are merged from several files."""
-        if chosen.rows is None or (spec.engine in _MERGING_ENGINES and (self._reads_level0 or not self._vectors)):
+        if scan_filter.rows is None or (spec.engine in _MERGING_ENGINES and (self._reads_level0 or not self._vectors)):
             return [True] * len(entries)
-        return self._matching(entries, chosen.rows, by_key=False)
+        return self._matching(entries, scan_filter.rows, by_key=False)
 
-    def _limited(self, splits: list[DataSplit], chosen: ScanFilter, limit: int | None) -> list[DataSplit]:
-        if limit is None or chosen.rows is not None or not all(s.raw_convertible for s in splits):
+    def _limited(self, splits: list[DataSplit], scan_filter: ScanFilter, limit: int | None) -> list[DataSplit]:
+        if limit is None or scan_filter.rows is not None or not all(s.raw_convertible for s in splits):
             return splits
         taken: list[DataSplit] = []
         rows = 0
@@ -196,7 +196,7 @@ class SnapshotPlanner:
     def _deletions(
         self, snapshot: Snapshot, buckets: dict[BucketKey, list[ManifestEntry]]
     ) -> dict[BucketKey, dict[str, DeletionFile]]:
-        found: dict[BucketKey, dict[str, DeletionFile]] = {}
+        deletions: dict[BucketKey, dict[str, DeletionFile]] = {}
         for entry in self._table.manifests.read_index(snapshot.index_manifest):
             index = entry.index_file
             key = (entry.partition, entry.bucket)
@@ -204,10 +204,10 @@ class SnapshotPlanner:
                 continue
             path = self._table.paths.index_file(index, entry.partition, entry.bucket)
             for vector in index.dv_ranges or ():
-                found.setdefault(key, {})[vector.data_file_name] = DeletionFile(
+                deletions.setdefault(key, {})[vector.data_file_name] = DeletionFile(
                     path, vector.offset, vector.length, vector.cardinality
                 )
-        return found
+        return deletions
 
     # -- time travel --------------------------------------------------------------------------------------------------
 
@@ -216,17 +216,17 @@ class SnapshotPlanner:
 
     def at_timestamp(self, millis: int) -> Snapshot:
         """The latest snapshot at time `millis`. Raises `NotFound` if the table's history begins later."""
-        found = self._table.snapshots.at_or_before(millis)
-        if found is None:
+        snapshot = self._table.snapshots.at_or_before(millis)
+        if snapshot is None:
             raise NotFound(f"{self._table.paths.root} has no snapshot as old as {millis} ms since 1970")
-        return found
+        return snapshot
 
     def at_watermark(self, watermark: int) -> Snapshot:
         """The first snapshot whose watermark is at least `watermark`. Raises `NotFound` if there is none yet."""
-        found = self._table.snapshots.at_watermark(watermark)
-        if found is None:
+        snapshot = self._table.snapshots.at_watermark(watermark)
+        if snapshot is None:
             raise NotFound(f"{self._table.paths.root} has no snapshot with a watermark of {watermark} or later")
-        return found
+        return snapshot
 
 
 def check_limit(limit: int | None) -> None:
@@ -237,24 +237,24 @@ def check_limit(limit: int | None) -> None:
 
 def _places(
     rows: ManifestRows,
-    chosen: ScanFilter,
+    scan_filter: ScanFilter,
     bucket_filter: Callable[[int], bool] | None,
     partition_test: Callable[[bytes], bool] | None,
 ) -> Rows:
     """The entries in partitions and buckets that may match."""
-    wanted = np.ones(len(rows), np.bool_)
-    if chosen.partition is not None:
-        matching = chosen.partitions_matching(rows.partitions)
-        wanted = rows.of_partitions([p in matching for p in rows.partitions])
+    mask = np.ones(len(rows), np.bool_)
+    if scan_filter.partition is not None:
+        matching = scan_filter.partitions_matching(rows.partitions)
+        mask = rows.of_partitions([p in matching for p in rows.partitions])
     if partition_test is not None:
-        wanted = wanted & rows.of_partitions([partition_test(p) for p in rows.partitions])
-    if bucket_filter is not None or chosen.fixes_buckets:
+        mask = mask & rows.of_partitions([partition_test(p) for p in rows.partitions])
+    if bucket_filter is not None or scan_filter.fixes_buckets:
         allowed = [
-            (bucket_filter is None or bucket_filter(bucket)) and chosen.bucket_may_match(bucket, total)
+            (bucket_filter is None or bucket_filter(bucket)) and scan_filter.bucket_may_match(bucket, total)
             for bucket, total in rows.buckets_of_totals
         ]
-        wanted = wanted & rows.of_buckets(allowed)
-    return np.flatnonzero(wanted)
+        mask = mask & rows.of_buckets(allowed)
+    return np.flatnonzero(mask)
 
 
 def exact_rows(schema: TableSchema, split: DataSplit) -> int | None:

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import int8_array
-from forebay.codec.filters import BoundPredicate, filter_rows
+from forebay.codec.arrow.small_arrays import int8_array
+from forebay.codec.filters import BoundPredicate, columns_of, filter_rows
 from forebay.metadata.types import bigint, tinyint
-from forebay.paimon.files.pruning import columns_of
 from forebay.paimon.files.reader import GROUP_BYTES_MAX, ROW_INDEX_FIELD, DataFileReader, Positions
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.deletion_vector import read_deletion_vector
@@ -31,8 +30,8 @@ from forebay.paimon.format.schema import (
     DataField,
 )
 from forebay.paimon.format.split import DataSplit, DeletionFile
-from forebay.paimon.io.ahead import SOURCES_MAX, Ahead, Source, one_after_the_other, read_ahead
 from forebay.paimon.io.closing import close_sources, closed_after
+from forebay.paimon.io.read_ahead import SOURCES_MAX, ReadAhead, Source, one_after_the_other, read_ahead
 from forebay.paimon.merge.intervals import Section
 from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
 from forebay.paimon.merge.runs import merge_runs
@@ -47,7 +46,7 @@ SEQUENCE_FIELD = DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, bigint().not_nul
 KIND_FIELD = DataField(VALUE_KIND_ID, VALUE_KIND, tinyint().not_null())
 _DELETES = int8_array(1, 3)
 _UNPACKED_FACTOR = 4
-"""Rows in memory are about so much larger than their file."""
+"""The approximate ratio of the size of rows in memory to the size of their file."""
 
 _FOLDING = (MergeEngine.PARTIAL_UPDATE, MergeEngine.AGGREGATION)
 
@@ -78,11 +77,11 @@ class SplitReader:
         """`fields`, complete where the filter reads nested parts, and the other columns that the filter reads."""
         needed = columns_of(self._rows) if self._rows is not None else set()
         schema = self._table.schema
-        kept = {f.name: schema.field_named(f.name) if f.name in needed else f for f in fields}
+        by_name = {f.name: schema.field_named(f.name) if f.name in needed else f for f in fields}
         for name in schema.names:
             if name in needed:
-                kept.setdefault(name, schema.field_named(name))
-        return tuple(kept.values())
+                by_name.setdefault(name, schema.field_named(name))
+        return tuple(by_name.values())
 
     # -- a split ------------------------------------------------------------------------------------------------------
 
@@ -105,7 +104,7 @@ class SplitReader:
         return self._files(split)
 
     def read_sorted(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
-        """Like `read`, but by ascending key (append tables: in the order rows were written)."""
+        """The rows of a split by ascending key; of append tables, in the order in which they were written."""
         return self.read(split) if self._spec is None else self._read_merged(split)
 
     def read_bucket(self, splits: Sequence[DataSplit]) -> Iterator[pa.RecordBatch]:
@@ -179,7 +178,7 @@ class SplitReader:
             if len(runs) > 1 and self._newest_decides:
                 runs = self._newest(section, runs)
             elif 1 < len(runs) <= SOURCES_MAX and self._table.io.is_remote:
-                runs = [Ahead(partial(iter, run), part // 2) for run in runs]
+                runs = [ReadAhead(partial(iter, run), part // 2) for run in runs]
             merged = (
                 _merged_lowest(runs, self._spec, names, keep_deletes)
                 if self._lowest_only
@@ -204,18 +203,18 @@ class SplitReader:
 
     def _newest(self, section: Section, runs: Sequence[Iterable[pa.RecordBatch]]) -> list[Iterable[pa.RecordBatch]]:
         """Runs of one key with the rows that can decide it: files that are older than a found row are not read."""
-        kept: list[Iterable[pa.RecordBatch]] = [()] * len(runs)
+        runs_read: list[Iterable[pa.RecordBatch]] = [()] * len(runs)
         newest = [max(f.max_sequence_number for f in run) for run in section]
-        found = -1
+        decisive = -1
         try:
             for at in sorted(range(len(runs)), key=lambda at: -newest[at]):
-                if newest[at] < found:
+                if newest[at] < decisive:
                     break
-                kept[at] = batches = list(runs[at])
-                found = max([found, *(pc.max(batch.column(SEQUENCE_NUMBER)).as_py() for batch in batches)])
+                runs_read[at] = batches = list(runs[at])
+                decisive = max([decisive, *(pc.max(batch.column(SEQUENCE_NUMBER)).as_py() for batch in batches)])
         finally:
             close_sources(runs)
-        return kept
+        return runs_read
 
     @property
     def _lowest_only(self) -> bool:
@@ -254,13 +253,13 @@ class SplitReader:
         self, batch: pa.RecordBatch, held: Sequence[DataField], rows: BoundPredicate | None
     ) -> Iterator[pa.RecordBatch]:
         """The wanted columns of the rows that match `rows`."""
-        kept = batch if rows is None else _filtered(batch, rows)
-        if kept.num_rows == 0:
+        matches = batch if rows is None else _filtered(batch, rows)
+        if matches.num_rows == 0:
             return
-        if tuple(held) == self.fields and kept.schema.equals(self.schema):
-            yield kept
+        if tuple(held) == self.fields and matches.schema.equals(self.schema):
+            yield matches
         else:
-            yield cut_batch(kept, {f.name: f for f in held}, self.fields)
+            yield cut_batch(matches, {f.name: f for f in held}, self.fields)
 
     def _deleted(self, deletion: DeletionFile | None) -> Positions | None:
         if deletion is None:
@@ -289,8 +288,8 @@ def _merged_lowest(
 
 
 def _filtered(batch: pa.RecordBatch, rows: BoundPredicate) -> pa.RecordBatch:
-    kept: pa.RecordBatch = filter_rows(batch, rows)
-    return kept
+    matches: pa.RecordBatch = filter_rows(batch, rows)
+    return matches
 
 
 def _without_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:

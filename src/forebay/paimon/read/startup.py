@@ -78,16 +78,16 @@ class Startup:
         """Raise `InvalidRequest` for options of another scan mode, and for two that contradict each other."""
         own = _STARTS.get(self.mode, ())
         every = dict.fromkeys(option for options in _STARTS.values() for option in options)
-        given = [option for option in every if self._options.mapping.get(option) is not None]
-        strange = [option for option in given if option not in own]
+        named = [option for option in every if self._options.mapping.get(option) is not None]
+        strange = [option for option in named if option not in own]
         if strange:
             raise InvalidRequest(
                 f"option '{strange[0]}' contradicts scan.mode {self.mode}"
                 + (f", which takes {' or '.join(own)}" if own else ", which takes no such option")
                 + "; leave one of the two out"
             )
-        if len(given) > 1:
-            raise InvalidRequest(f"options {' and '.join(given)} each say where to begin; leave out all but one")
+        if len(named) > 1:
+            raise InvalidRequest(f"options {' and '.join(named)} each say where to begin; leave out all but one")
 
     # -- what both kinds of read share --------------------------------------------------------------------------------
 
@@ -125,11 +125,11 @@ class Startup:
         if latest is None or earliest is None:
             return latest
         for snapshot_id in range(latest.id, earliest - 1, -1):
-            found = self._snapshots.find(snapshot_id)
-            if found is not None and found.commit_kind is CommitKind.COMPACT:
-                identifier = found.commit_identifier
+            snapshot = self._snapshots.find(snapshot_id)
+            if snapshot is not None and snapshot.commit_kind is CommitKind.COMPACT:
+                identifier = snapshot.commit_identifier
                 if identifier % every == 0 or identifier == BATCH_COMMIT_IDENTIFIER:
-                    return found
+                    return snapshot
         return latest
 
     # -- streams ------------------------------------------------------------------------------------------------------
@@ -203,11 +203,11 @@ class Startup:
         if earliest is None:
             return None
         self._check_not_expired(snapshot_id, earliest)
-        chosen = max(snapshot_id, earliest)
+        start_id = max(snapshot_id, earliest)
         latest = self._snapshots.latest_id()
-        if latest is not None and chosen > latest:
+        if latest is not None and start_id > latest:
             return None  # does not exist yet
-        return Start(full=self._snapshots.snapshot(chosen))
+        return Start(full=self._snapshots.snapshot(start_id))
 
     def earliest_readable(self) -> int | None:
         """The earliest snapshot, or long-lived changelog if the table keeps them, whose changes can be read."""
@@ -232,8 +232,8 @@ class Startup:
         low, high = earliest, latest
         while low < high:
             middle = (low + high + 1) // 2
-            found = self.readable(middle)
-            if found is None or found.time_millis < millis:
+            snapshot = self.readable(middle)
+            if snapshot is None or snapshot.time_millis < millis:
                 low = middle
             else:
                 high = middle - 1
@@ -241,13 +241,13 @@ class Startup:
 
     def readable(self, snapshot_id: int) -> Snapshot | None:
         """The snapshot, or its remaining long-lived changelog; None if neither exists."""
-        found = self._snapshots.find(snapshot_id)
-        if found is None and self._options.changelog_decoupled:
+        snapshot = self._snapshots.find(snapshot_id)
+        if snapshot is None and self._options.changelog_decoupled:
             try:
                 return self._snapshots.changelog(snapshot_id)
             except NotFound:
                 return None
-        return found
+        return snapshot
 
     def _creation_time(self) -> int:
         return self._needed("scan.creation-time-millis", self._options.scan_creation_time_millis)
@@ -261,8 +261,8 @@ class Startup:
 
     def since_creation(self) -> Snapshot | None:
         """The first snapshot since the creation time, for batch reads in mode from-creation-timestamp; or None."""
-        found = self._since_creation()
-        return None if found is None else self._snapshots.find(found)
+        snapshot_id = self._since_creation()
+        return None if snapshot_id is None else self._snapshots.find(snapshot_id)
 
     def _needed(self, option: str, value: int | None) -> int:
         if value is None:

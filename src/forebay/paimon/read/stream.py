@@ -21,7 +21,7 @@ from forebay.paimon.format.file_meta import LEVEL_0, ManifestEntry
 from forebay.paimon.format.snapshot import CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.change_planner import BucketFilter, ChangePlanner, ChangeSplit, EntryFilter, file_names
-from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.expired import expiry_errors
 from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.startup import LATEST, Startup
@@ -158,27 +158,27 @@ class StreamScan:
                 if latest is None or latest < self._full_id:
                     raise self._rewritten(f"the snapshot to begin with is {self._full_id}, but the latest is {latest}")
                 raise self._expired(self._full_id)
-            with telling_expiry(self._snapshots, snapshot.id):
+            with expiry_errors(self._snapshots, snapshot.id):
                 splits: Sequence[ChangeSplit] = self._full_planner().full(snapshot, self._filter, self._buckets)
         else:
             assert self._next_id is not None
-            found = self._next_snapshot(self._next_id)
-            if found is None:
+            next_snapshot = self._next_snapshot(self._next_id)
+            if next_snapshot is None:
                 return None
-            snapshot = found
+            snapshot = next_snapshot
             if self._is_beyond_bound(snapshot):
                 self.finished = True
                 return None
             if self._is_too_young(snapshot):
                 return None
-            with telling_expiry(self._snapshots, snapshot.id):
+            with expiry_errors(self._snapshots, snapshot.id):
                 splits = self._changes_of(snapshot)
         if self._cut_by_file:
             splits = by_file(splits)
-        made = _Pending(snapshot, splits, _digest(splits))
-        self._check_digest(made)
-        self._pending, self._digest = made, made.digest
-        return made
+        pending = _Pending(snapshot, splits, _digest(splits))
+        self._check_digest(pending)
+        self._pending, self._digest = pending, pending.digest
+        return pending
 
     def _check_digest(self, pending: _Pending) -> None:
         if self._digest not in (None, pending.digest):
@@ -258,19 +258,19 @@ class StreamScan:
 
     def _next_snapshot(self, snapshot_id: int) -> Snapshot | None:
         """The next snapshot, or its remaining changelog; None if it does not exist yet."""
-        found = self._startup.readable(snapshot_id)
+        snapshot = self._startup.readable(snapshot_id)
         self._check_history(snapshot_id)
-        if found is not None:
-            return found
+        if snapshot is not None:
+            return snapshot
         earliest, latest = self._snapshots.earliest_id(), self._snapshots.latest_id()
         if (earliest is None and snapshot_id > 1) or (latest is not None and snapshot_id > latest + 1):
             raise self._rewritten(f"the next snapshot to read is {snapshot_id}, but the latest is {latest}")
         if earliest is not None and snapshot_id < earliest:
             # It, and later ones, may have been created since the last check.
-            found = self._startup.readable(snapshot_id)
-            if found is None:
+            snapshot = self._startup.readable(snapshot_id)
+            if snapshot is None:
                 raise self._expired(snapshot_id)
-        return found
+        return snapshot
 
     def _check_history(self, snapshot_id: int) -> None:
         """Raise if the snapshot that was read last has been replaced.
@@ -344,13 +344,13 @@ class StreamScan:
         continues.
         """
         consumer = self._options.consumer_id
-        chosen = self.state() if state is None else state
-        if consumer is None or chosen["full"] is not None or chosen["next"] is None:
+        position = self.state() if state is None else state
+        if consumer is None or position["full"] is not None or position["next"] is None:
             return
-        if chosen["next"] == self._recorded and not again:
+        if position["next"] == self._recorded and not again:
             return
-        self._consumers.record(consumer, chosen["next"], chosen.get("passed"))
-        self._recorded = chosen["next"]
+        self._consumers.record(consumer, position["next"], position.get("passed"))
+        self._recorded = position["next"]
 
 
 def check_streamable(table: TableContext, scan_filter: ScanFilter | None = None) -> None:
@@ -397,11 +397,11 @@ def _bucket_filter(options: CoreOptions, buckets: Collection[int] | None) -> Buc
     for bucket in buckets or ():
         if not isinstance(bucket, int) or bucket < 0:
             raise InvalidRequest(f"buckets are whole numbers, 0 or more; got {bucket!r}")
-    wanted = None if buckets is None else frozenset(buckets)
+    allowed = None if buckets is None else frozenset(buckets)
     if options.scan_bucket is not None:
-        wanted = frozenset({options.scan_bucket}) & (wanted if wanted is not None else {options.scan_bucket})
-    if wanted is not None:
-        return wanted.__contains__
+        allowed = frozenset({options.scan_bucket}) & (allowed if allowed is not None else {options.scan_bucket})
+    if allowed is not None:
+        return allowed.__contains__
     if options.changelog_producer != "none":
         return lambda bucket: bucket >= 0  # postponed buckets get a changelog when they are compacted
     return None

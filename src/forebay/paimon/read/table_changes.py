@@ -14,7 +14,7 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, INSERT
 from forebay.api.scan import ArrowStream, shown
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, moment_ms, span_ms
-from forebay.codec.arrow_types import text_array
+from forebay.codec.arrow.small_arrays import text_array
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.read.batch_modes import SCAN_OPTIONS, chooses_snapshot
 from forebay.paimon.read.change_planner import ChangeSplit
@@ -68,26 +68,26 @@ def _beginning(table: TableContext, start: Any) -> TableContext:
     if start == EARLIEST and chooses_snapshot(table.options):
         return table
     if isinstance(start, str) and start in _MODES:
-        chosen = _MODES[start]
+        scan_options = _MODES[start]
     elif isinstance(start, int) and not isinstance(start, bool):
-        chosen = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(start)}
+        scan_options = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(start)}
     elif isinstance(start, str | dt.datetime):
-        chosen = {"scan.mode": "from-timestamp", "scan.timestamp-millis": str(_moment(start, "start"))}
+        scan_options = {"scan.mode": "from-timestamp", "scan.timestamp-millis": str(_moment(start, "start"))}
     else:
         raise InvalidRequest(
             f"start={start!r} is no place to begin: give 'earliest', 'latest', 'full', a snapshot's number, a datetime "
             "or ISO text, or the position of other changes"
         )
-    kept = {key: value for key, value in table.options.mapping.items() if key not in SCAN_OPTIONS}
-    return table.with_schema(table.schema.with_options({**kept, **chosen}))
+    others = {key: value for key, value in table.options.mapping.items() if key not in SCAN_OPTIONS}
+    return table.with_schema(table.schema.with_options({**others, **scan_options}))
 
 
-def _moment(given: str | dt.datetime, what: str) -> int:
+def _moment(value: str | dt.datetime, what: str) -> int:
     try:
-        return moment_ms(given, what)
+        return moment_ms(value, what)
     except InvalidRequest as e:
         words = "'earliest', 'latest', 'full'" if what == "start" else "'latest'"
-        raise InvalidRequest(f"{what}={given!r} is none of {words}, nor a time: {e.message}") from e
+        raise InvalidRequest(f"{what}={value!r} is none of {words}, nor a time: {e.message}") from e
 
 
 class _End:
@@ -107,8 +107,8 @@ class _End:
         """Whether a split is before the end."""
         if self._last is not None:
             return split.snapshot_id <= self._last
-        found = self._snapshots.find(split.snapshot_id)
-        return found is None or found.time_millis < (self._moment or 0)
+        snapshot = self._snapshots.find(split.snapshot_id)
+        return snapshot is None or snapshot.time_millis < (self._moment or 0)
 
     @property
     def is_reached(self) -> bool:

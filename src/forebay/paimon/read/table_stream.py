@@ -14,7 +14,7 @@ from forebay.paimon.read.stream import Accept, StreamScan
 
 
 class SplitChanges(Protocol):
-    """What reads the splits of a stream: rows with their kinds, in the same order on each call."""
+    """A reader of a stream's splits: rows with their kinds, in the same order on each call."""
 
     schema: pa.Schema
 

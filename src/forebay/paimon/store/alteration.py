@@ -34,8 +34,8 @@ def alteration(
     Raises `InvalidRequest` if there are none.
     """
     changes: list[SchemaChange] = []
-    for name, given in (change_types or {}).items():
-        t = type_of(given, name)
+    for name, type_like in (change_types or {}).items():
+        t = type_of(type_like, name)
         changes.append(UpdateColumnType(_path(name), t, keep_nullability=t.nullable))
     changes += [DropColumn(_path(name)) for name in drop_columns]
     changes += [RenameColumn(_path(old), _new_name(old, new)) for old, new in (rename_columns or {}).items()]

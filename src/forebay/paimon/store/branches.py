@@ -26,6 +26,7 @@ class BranchManager:
         self._main = paths if paths.branch == MAIN_BRANCH else paths.on_branch(MAIN_BRANCH)
 
     def names(self) -> list[str]:
+        """The names of the branches except main, sorted."""
         names = (
             status.path.rstrip("/").rpartition("/")[2]
             for status in self._io.list(self._main.branches_directory)

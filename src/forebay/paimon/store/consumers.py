@@ -34,8 +34,8 @@ class ConsumerManager:
 
     def next_snapshot(self, consumer_id: str) -> int | None:
         """The next snapshot of the consumer; None if there is no such consumer."""
-        found = self.position(consumer_id)
-        return None if found is None else found.next_snapshot
+        position = self.position(consumer_id)
+        return None if position is None else position.next_snapshot
 
     def position(self, consumer_id: str) -> ConsumerPosition | None:
         """Where the consumer is; None if there is no such consumer."""
@@ -65,12 +65,12 @@ class ConsumerManager:
 
     def all(self) -> dict[str, int]:
         """The next snapshot of each consumer."""
-        found = {}
+        positions = {}
         for consumer_id, _ in self._files():
             next_snapshot = self.next_snapshot(consumer_id)
             if next_snapshot is not None:
-                found[consumer_id] = next_snapshot
-        return found
+                positions[consumer_id] = next_snapshot
+        return positions
 
     def least_next_snapshot(self) -> int | None:
         """The earliest snapshot that a consumer still needs; None if there are no consumers."""

@@ -36,7 +36,7 @@ class TableContext:
     schemas: SchemaManager
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
     manifest_cache: ManifestCache | None = field(default=None, compare=False, repr=False)
-    """What tables of one catalog share; it stays behind where the context is pickled."""
+    """The cache that the tables of one catalog share. It is not pickled."""
 
     @cached_property
     def snapshots(self) -> SnapshotManager:
@@ -73,12 +73,12 @@ class TableContext:
 
     def with_schema(self, schema: TableSchema) -> TableContext:
         """The same table with another schema or other options."""
-        made = replace(self, schema=schema)
-        vars(made).update({name: getattr(self, name) for name in _SHARED})  # in-memory state is useful to both
-        return made
+        table = replace(self, schema=schema)
+        vars(table).update({name: getattr(self, name) for name in _SHARED})  # in-memory state is useful to both
+        return table
 
     def with_memory_share(self, shares: int) -> TableContext:
-        """The same table with one of so many shares of the memory that its options allow merges and write buffers."""
+        """The same table with 1/`shares` of the memory that its options allow for merges and write buffers."""
         if shares <= 1:
             return self
         options = self.options
@@ -103,8 +103,8 @@ class TableContext:
         newest = max((f.schema_id for f in files), default=self.schema.id)
         if newest <= self.schema.id:
             return self
-        found = self.schemas.schema(newest)
-        return self.with_schema(found.with_options({**found.options, **self.schema.options}))
+        newest_schema = self.schemas.schema(newest)
+        return self.with_schema(newest_schema.with_options({**newest_schema.options, **self.schema.options}))
 
 
 def _opened(io: FileIO, root: str, branch: str, schema: TableSchema, clock: Clock) -> TableContext:

@@ -33,7 +33,7 @@ class CatalogCommits(Protocol):
     """Whether only the catalog's server creates and deletes snapshots."""
 
     def create(self, io: FileIO, path: str, data: bytes, check: Check | None = None) -> bool:
-        """Like `FileIO.create`, through the catalog. Raises `UnsupportedOperation` for files it does not manage.
+        """Create a file through the catalog: see `FileIO.create`. Raises `UnsupportedOperation` for other files.
 
         `check` is called right before, once nothing is waited for any more.
         """

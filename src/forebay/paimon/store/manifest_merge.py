@@ -89,17 +89,17 @@ class _Merger:
         if sum(m.file_size for m, must in zip(manifests, must_change, strict=True) if must) < threshold:
             return None
         deleted = self._deleted_files(manifests)
-        kept: list[ManifestFileMeta] = []
+        unchanged: list[ManifestFileMeta] = []
         parts: list[SelectedRows] = []
         for manifest, must in zip(manifests, must_change, strict=True):
             if not must and not (deleted and self._holds_any(manifest, deleted)):
-                kept.append(manifest)
+                unchanged.append(manifest)
                 continue
             parts.append(SelectedRows.of_all(manifest.file_name, self._store.rows(manifest.file_name)))
         if len(parts) <= 1 and not deleted:
             return None
         # A deletion without its addition would remain only in a damaged table; only live files count.
-        return [*kept, *self._write(self._store.pick(live_of(parts)))]
+        return [*unchanged, *self._write(self._store.pick(live_of(parts)))]
 
     def _deleted_files(self, manifests: Sequence[ManifestFileMeta]) -> set[Identity]:
         with_deletions = [m for m in manifests if m.num_deleted_files > 0]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from forebay.base.errors import Conflict, ForebayError
-from forebay.lake.kept import Kept
+from forebay.lake.lru_cache import LruCache
 from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.index_manifest import read_index_manifest, write_index_manifest
@@ -48,25 +48,25 @@ class ManifestCache:
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
-        self._kept: Kept[Hashable, Any] = Kept(size=bytes_max)
+        self._entries: LruCache[Hashable, Any] = LruCache(size=bytes_max)
 
     def get(self, path: Hashable, make: Callable[[], T]) -> T:
         """The entry under `path`; if there is none, the one that `make` returns, which is then kept."""
-        known: T | None = self._kept.get(path)
-        if known is not None:
-            return known
-        made = make()
-        self.put(path, made)
-        return made
+        cached: T | None = self._entries.get(path)
+        if cached is not None:
+            return cached
+        entry = make()
+        self.put(path, entry)
+        return entry
 
-    def put(self, path: Hashable, made: Sized) -> None:
+    def put(self, path: Hashable, entry: Sized) -> None:
         """Add an entry that will be requested soon. A long key counts, too: a filter may have thousands of values."""
-        size = made.nbytes if isinstance(made, ManifestRows) else (len(made) + 1) * _ENTRY_BYTES
-        self._kept.put(path, made, size + (0 if isinstance(path, str) else len(repr(path))))
+        size = entry.nbytes if isinstance(entry, ManifestRows) else (len(entry) + 1) * _ENTRY_BYTES
+        self._entries.put(path, entry, size + (0 if isinstance(path, str) else len(repr(path))))
 
     def forget(self, path: str) -> None:
-        self._kept.pop(path)
-        self._kept.pop(_rows_key(path))
+        self._entries.pop(path)
+        self._entries.pop(_rows_key(path))
 
 
 def _rows_key(path: str) -> str:
@@ -79,7 +79,7 @@ class SelectedRows:
 
     name: str
     rows: ManifestRows
-    chosen: Rows
+    positions: Rows
 
     @classmethod
     def of_all(cls, name: str, rows: ManifestRows) -> SelectedRows:
@@ -92,7 +92,7 @@ def live_of(parts: Sequence[SelectedRows], *, with_deletions: bool = False) -> l
     `with_deletions`: also deletions of files that were added earlier. Raises `Conflict` if a file is added or deleted
     twice.
     """
-    live = live_rows([(part.rows, part.chosen) for part in parts], with_deletions=with_deletions)
+    live = live_rows([(part.rows, part.positions) for part in parts], with_deletions=with_deletions)
     return [SelectedRows(part.name, part.rows, rows) for part, rows in zip(parts, live, strict=True)]
 
 
@@ -165,22 +165,22 @@ class ManifestStore:
                 parts.append(SelectedRows.of_all(manifest.file_name, self.rows(manifest.file_name)))
             elif pruner.may_be_in(manifest):
                 rows = self.rows(manifest.file_name)
-                chosen = rows.of_partitions([p in pruner.partitions for p in rows.partitions])
-                parts.append(SelectedRows(manifest.file_name, rows, np.flatnonzero(chosen)))
+                mask = rows.of_partitions([p in pruner.partitions for p in rows.partitions])
+                parts.append(SelectedRows(manifest.file_name, rows, np.flatnonzero(mask)))
         return self.pick(live_of(parts))
 
     def pick(self, parts: Iterable[SelectedRows]) -> list[ManifestEntry]:
         """The entries at the selected rows. A few are decoded again; many are taken from the decoded manifest."""
-        found: list[ManifestEntry] = []
+        picks: list[ManifestEntry] = []
         for part in parts:
-            if len(part.chosen) == len(part.rows):
-                found.extend(self.read(part.name))
-            elif len(part.chosen) > len(part.rows) // 2:
+            if len(part.positions) == len(part.rows):
+                picks.extend(self.read(part.name))
+            elif len(part.positions) > len(part.rows) // 2:
                 entries = self.read(part.name)
-                found.extend(entries[i] for i in part.chosen.tolist())
+                picks.extend(entries[i] for i in part.positions.tolist())
             else:
-                found.extend(part.rows.entries(part.chosen))
-        return found
+                picks.extend(part.rows.entries(part.positions))
+        return picks
 
     def planned(self, snapshot: Snapshot, schema: TableSchema, request: Hashable, make: Callable[[], T]) -> T:
         """The plan that `make` gives for `request` of a snapshot under a schema and its options; `len` says how many
@@ -292,10 +292,10 @@ def merge_entries(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
     merged: dict[Identity, ManifestEntry] = {}
     for entry in entries:
         identity = entry.identity
-        known = merged.get(identity)
-        if known is None:
+        earlier = merged.get(identity)
+        if earlier is None:
             merged[identity] = entry
-        elif known.kind is not entry.kind:
+        elif earlier.kind is not entry.kind:
             del merged[identity]
         else:
             done = "added" if entry.kind is FileKind.ADD else "deleted"

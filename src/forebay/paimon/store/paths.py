@@ -170,12 +170,12 @@ class PathFactory:
         """A partition's directory relative to the data root; empty in a table without partitions."""
         if not self.partition_fields:
             return ""
-        known = self._partitions.get(partition)
-        if known is None:
-            known = partition_path(self.partition_values(partition))
+        directory = self._partitions.get(partition)
+        if directory is None:
+            directory = partition_path(self.partition_values(partition))
             with self._lock:
-                self._partitions[partition] = known
-        return known
+                self._partitions[partition] = directory
+        return directory
 
     def bucket_directory(self, partition: bytes, bucket: int) -> str:
         name = BUCKET_PREFIX + ("postpone" if bucket == POSTPONE_BUCKET else str(bucket))

@@ -29,26 +29,26 @@ class SchemaManager:
         self, io: FileIO, paths: PathFactory, lock: CommitGuard | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._io, self._paths, self._lock, self._clock = io, paths, lock, clock
-        self._known: dict[int, TableSchema] = {}
+        self._schemas: dict[int, TableSchema] = {}
         self._files: dict[int, tuple[str, bytes]] = {}
         self._guard = threading.Lock()
 
     def schema(self, schema_id: int) -> TableSchema:
         """Schema `schema_id`. Raises `NotFound`."""
-        known = self._known.get(schema_id)
-        if known is None:
+        cached = self._schemas.get(schema_id)
+        if cached is None:
             path = self._paths.schema(schema_id)
             data = self._io.read(path)
-            known = parse_schema(data)
+            cached = parse_schema(data)
             with self._guard:
-                self._known[schema_id], self._files[schema_id] = known, (path, data)
-        return known
+                self._schemas[schema_id], self._files[schema_id] = cached, (path, data)
+        return cached
 
     def is_in_force(self, schema_id: int) -> bool:
-        """Whether schema `schema_id`, as it was read, is still the newest of the table.
+        """Whether schema `schema_id`, with the content that was read, is still the newest of the table.
 
         The file is compared whole: ids come again where a table is dropped and recreated, or a schema rolled back, and
-        times of files are too coarse to tell two files from each other. A schema holds the millisecond of its creation.
+        times of files are too coarse to distinguish two files. A schema holds the millisecond of its creation.
         """
         file, ids = self._files.get(schema_id), self.ids()
         if file is None or not ids or ids[-1] != schema_id:
@@ -67,9 +67,9 @@ class SchemaManager:
 
     def latest_id(self) -> int | None:
         """The id of the latest schema; None if there is no table."""
-        known = max(self._known, default=None)
-        if known is not None and not self._io.exists(self._paths.schema(known + 1)):
-            return known
+        cached = max(self._schemas, default=None)
+        if cached is not None and not self._io.exists(self._paths.schema(cached + 1)):
+            return cached
         ids = self.ids()
         return ids[-1] if ids else None
 
@@ -113,7 +113,7 @@ class SchemaManager:
         """Delete a schema file (rollback of a schema change; branches)."""
         self._io.delete(self._paths.schema(schema_id))
         with self._guard:
-            self._known.pop(schema_id, None)
+            self._schemas.pop(schema_id, None)
             self._files.pop(schema_id, None)
 
     def _create_file(self, schema: TableSchema, check: Check | None = None) -> bool:
@@ -122,12 +122,12 @@ class SchemaManager:
 
     def _check_as_before(self, schema_id: int, has_snapshots: bool) -> None:
         """Raise `Conflict` unless schema `schema_id` is what was read, and if the table has its first rows since."""
-        path, known = self._files[schema_id]
+        path, before = self._files[schema_id]
         try:
             there = self._io.read(path)
         except NotFound:
             there = None
-        if there != known:
+        if there != before:
             raise Conflict(
                 f"the table whose schema was to be changed is no longer at {self._paths.root}: it was dropped, and "
                 "perhaps recreated; reopen it and repeat the change"

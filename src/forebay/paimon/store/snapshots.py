@@ -42,6 +42,7 @@ class NumberedFiles:
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def latest(self) -> int | None:
+        """The largest number; None if there are no files."""
         hint = self._hint(LATEST)
         if hint is not None and self.exists(hint):
             # Ids are dense, and hints are at most a few commits behind: looking ahead is cheaper than listing
@@ -127,9 +128,9 @@ class SnapshotManager:
             latest_id = self.latest_id()
             if latest_id is None:
                 return None
-            found = self.find(latest_id)
-            if found is not None:
-                return found
+            snapshot = self.find(latest_id)
+            if snapshot is not None:
+                return snapshot
 
     def ids(self) -> list[int]:
         return self.files.ids()
@@ -137,9 +138,9 @@ class SnapshotManager:
     def snapshots(self) -> Iterator[Snapshot]:
         """All snapshots, oldest first. Those that expire meanwhile are skipped."""
         for snapshot_id in self.ids():
-            found = self.find(snapshot_id)
-            if found is not None:
-                yield found
+            snapshot = self.find(snapshot_id)
+            if snapshot is not None:
+                yield snapshot
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
@@ -198,14 +199,14 @@ class SnapshotManager:
             return None
         lowest = max(from_id or FIRST_SNAPSHOT_ID, self.earliest_id() or FIRST_SNAPSHOT_ID)
         for snapshot_id in range(latest, lowest - 1, -1):
-            found = self.find(snapshot_id)
-            if found is None:
+            snapshot = self.find(snapshot_id)
+            if snapshot is None:
                 earliest = self.earliest_id()
                 if earliest is not None and snapshot_id < earliest:
                     return None  # expired meanwhile
                 continue
-            if found.commit_user == user:
-                return found
+            if snapshot.commit_user == user:
+                return snapshot
         return None
 
     def latest_of_kind(self, kind: CommitKind) -> Snapshot | None:
@@ -214,9 +215,9 @@ class SnapshotManager:
         if latest is None or earliest is None:
             return None
         for snapshot_id in range(latest, earliest - 1, -1):
-            found = self.find(snapshot_id)
-            if found is not None and found.commit_kind is kind:
-                return found
+            snapshot = self.find(snapshot_id)
+            if snapshot is not None and snapshot.commit_kind is kind:
+                return snapshot
         return None
 
     def _last_where(self, holds: Callable[[Snapshot], bool]) -> Snapshot | None:
@@ -224,14 +225,14 @@ class SnapshotManager:
         low, high = self.earliest_id(), self.latest_id()
         if low is None or high is None:
             return None
-        found = None
+        last = None
         while low <= high:
             middle = (low + high) // 2
             snapshot = self.find(middle)
             if snapshot is None:  # expired meanwhile
                 low = middle + 1
             elif holds(snapshot):
-                found, low = snapshot, middle + 1
+                last, low = snapshot, middle + 1
             else:
                 high = middle - 1
-        return found
+        return last

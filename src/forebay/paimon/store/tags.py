@@ -46,10 +46,10 @@ class TagManager:
 
     def tag(self, name: str) -> Tag:
         """The tag `name`. Raises `NotFound`, with the existing names."""
-        found = self.find(name)
-        if found is None:
+        entry = self.find(name)
+        if entry is None:
             raise NotFound(f"there is no tag '{name}'; tags are {', '.join(self.names()) or 'none'}")
-        return found
+        return entry
 
     def find(self, name: str) -> Tag | None:
         """The tag `name`, or None."""
@@ -61,8 +61,8 @@ class TagManager:
 
     def tags(self) -> list[Tag]:
         """All tags, by snapshot and name."""
-        found = [tag for tag in map(self.find, self.names()) if tag is not None]
-        return sorted(found, key=lambda tag: (tag.snapshot.id, tag.name))
+        entries = [tag for tag in map(self.find, self.names()) if tag is not None]
+        return sorted(entries, key=lambda tag: (tag.snapshot.id, tag.name))
 
     def tagged_snapshots(self) -> list[Snapshot]:
         """The tagged snapshots, without duplicates, oldest first."""
@@ -96,10 +96,10 @@ class TagManager:
 
         The files that only the tag needed remain; `forebay.paimon.maintain` deletes them.
         """
-        found = self.find(name)
-        if found is not None:
+        entry = self.find(name)
+        if entry is not None:
             self._io.delete(self._paths.tag(name))
-        return found
+        return entry
 
     def expired(self) -> list[Tag]:
         """The tags that have expired."""
@@ -112,12 +112,12 @@ class TagManager:
         modified = {
             status.path.rpartition("/")[2]: status.modified_ms for status in self._io.list(self._paths.tag_directory)
         }
-        found = []
+        names = []
         for tag in self.tags():
             made_ms = modified.get(TAG_PREFIX + tag.name)
             old = tag.created < before if tag.created else made_ms is not None and made_ms < before_ms
-            found += [tag.name] if old else []
-        return found
+            names += [tag.name] if old else []
+        return names
 
     def _format(self, snapshot: Snapshot, retained_ms: int | None) -> bytes:
         node = snapshot_to_json(snapshot)

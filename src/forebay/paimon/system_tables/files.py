@@ -14,7 +14,7 @@ from forebay.paimon.format.partition_path import value_text
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.stats import ColumnStats, unpack_stats
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.system_tables.metadata import TIME, chosen_snapshot, schema_of
+from forebay.paimon.system_tables.metadata import TIME, scanned_snapshot, schema_of
 from forebay.paimon.system_tables.text import array_text, map_text, object_text, row_text
 
 _TEXT, _LONG, _INT = pa.string(), pa.int64(), pa.int32()
@@ -116,16 +116,16 @@ def buckets(table: TableContext) -> pa.Table:
 
 
 def _entries(table: TableContext) -> list[ManifestEntry]:
-    snapshot = chosen_snapshot(table)
+    snapshot = scanned_snapshot(table)
     return [] if snapshot is None else table.manifests.live_files(snapshot)
 
 
 def _totals(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
-    found = [e.file for e in entries]
+    metas = [e.file for e in entries]
     return {
-        "record_count": sum(f.row_count for f in found),
-        "file_size_in_bytes": sum(f.file_size for f in found),
-        "file_count": len(found),
+        "record_count": sum(f.row_count for f in metas),
+        "file_size_in_bytes": sum(f.file_size for f in metas),
+        "file_count": len(metas),
     }
 
 
@@ -134,13 +134,13 @@ _Place = TypeVar("_Place")
 
 def _last_updates(table: TableContext, place_of: Callable[[ManifestEntry], _Place]) -> dict[_Place, Any]:
     """The creation time of the newest file of each place, including deleted files that manifests still list."""
-    snapshot = chosen_snapshot(table)
+    snapshot = scanned_snapshot(table)
     store = table.manifests
-    found: dict[_Place, Any] = {}
+    newest: dict[_Place, Any] = {}
     for e in () if snapshot is None else store.entries(store.data_manifests(snapshot)):
         place, time = place_of(e), e.file.creation_time
-        found[place] = max((t for t in (time, found.get(place)) if t is not None), default=None)
-    return found
+        newest[place] = max((t for t in (time, newest.get(place)) if t is not None), default=None)
+    return newest
 
 
 class _Describer:

@@ -100,8 +100,8 @@ def aggregation_fields(table: TableContext) -> pa.Table:
     """The columns with the values of their `fields.<column>.*` options, then the names of these options."""
     rows = []
     for f in SchemaManager(table.io, table.paths).latest().fields:
-        given = {k: v for k, v in table.schema.options.items() if k.startswith("fields.") and k.count(".") > 1}
-        own = {k: v for k, v in given.items() if k.split(".")[1] == f.name}
+        field_options = {k: v for k, v in table.schema.options.items() if k.startswith("fields.") and k.count(".") > 1}
+        own = {k: v for k, v in field_options.items() if k.split(".")[1] == f.name}
         rows.append(
             {
                 "field_name": f.name,
@@ -142,7 +142,7 @@ def _snapshot(s: Snapshot) -> dict[str, Any]:
 
 def schemas(table: TableContext) -> pa.Table:
     """All versions of the schema, oldest first."""
-    found = SchemaManager(table.io, table.paths).all()
+    versions = SchemaManager(table.io, table.paths).all()
     return _table(
         SCHEMAS,
         (
@@ -155,7 +155,7 @@ def schemas(table: TableContext) -> pa.Table:
                 "comment": s.comment,
                 "update_time": local_millis(s.time_millis),
             }
-            for s in found
+            for s in versions
         ),
     )
 
@@ -168,16 +168,16 @@ def options(table: TableContext) -> pa.Table:
 def manifests(table: TableContext) -> pa.Table:
     """The manifests of the latest snapshot (or of the one chosen by option `scan.snapshot-id` or a tag)."""
     store = table.manifests
-    snapshot = chosen_snapshot(table)
+    snapshot = scanned_snapshot(table)
     fields, layout = table.schema.partition_fields, store.partitions
-    found = []
+    records = []
     for m in () if snapshot is None else store.data_manifests(snapshot):
-        known = len(m.partition_stats.null_counts) == len(fields)
+        has_bounds = len(m.partition_stats.null_counts) == len(fields)
         low, high = (
-            row_text(fields, layout.decode(bound)) if known else None
+            row_text(fields, layout.decode(bound)) if has_bounds else None
             for bound in (m.partition_stats.min_values, m.partition_stats.max_values)
         )
-        found.append(
+        records.append(
             {
                 "file_name": m.file_name,
                 "file_size": m.file_size,
@@ -190,12 +190,12 @@ def manifests(table: TableContext) -> pa.Table:
                 "max_row_id": m.max_row_id,
             }
         )
-    return _table(MANIFESTS, found)
+    return _table(MANIFESTS, records)
 
 
 def tags(table: TableContext) -> pa.Table:
     """The tags, by name."""
-    found = table.tags.tags()
+    entries = table.tags.tags()
     return _table(
         TAGS,
         (
@@ -208,29 +208,29 @@ def tags(table: TableContext) -> pa.Table:
                 "create_time": t.created,
                 "time_retained": None if t.retained is None else duration_text(t.retained),
             }
-            for t in sorted(found, key=lambda t: t.name)
+            for t in sorted(entries, key=lambda t: t.name)
         ),
     )
 
 
 def branches(table: TableContext) -> pa.Table:
     """The branches except main, with their creation times."""
-    made = {}
+    created = {}
     for status in table.io.list(table.paths.branches_directory):
-        made[status.path.rstrip("/").rpartition("/")[2].removeprefix("branch-")] = status.modified_ms or 0
-    rows = ({"branch_name": n, "create_time": local_millis(made.get(n, 0))} for n in table.branches.names())
+        created[status.path.rstrip("/").rpartition("/")[2].removeprefix("branch-")] = status.modified_ms or 0
+    rows = ({"branch_name": n, "create_time": local_millis(created.get(n, 0))} for n in table.branches.names())
     return _table(BRANCHES, rows)
 
 
 def consumers(table: TableContext) -> pa.Table:
     """The consumers, with their next snapshots."""
-    found = table.consumers.all()
-    return _table(CONSUMERS, ({"consumer_id": k, "next_snapshot_id": v} for k, v in found.items()))
+    positions = table.consumers.all()
+    return _table(CONSUMERS, ({"consumer_id": k, "next_snapshot_id": v} for k, v in positions.items()))
 
 
 def statistics(table: TableContext) -> pa.Table:
     """The results of the last ANALYZE; empty if it never ran, or the schema has changed since."""
-    snapshot = chosen_snapshot(table)
+    snapshot = scanned_snapshot(table)
     if snapshot is None or snapshot.statistics is None:
         return _table(STATISTICS, ())
     s = read_statistics(table, snapshot.statistics)
@@ -247,7 +247,7 @@ def statistics(table: TableContext) -> pa.Table:
 _TRAVELS = ("scan.timestamp", "scan.timestamp-millis", "scan.watermark", "scan.version")
 
 
-def chosen_snapshot(table: TableContext) -> Snapshot | None:
+def scanned_snapshot(table: TableContext) -> Snapshot | None:
     """The snapshot that the table's options choose, or the latest. Raises `NotFound`."""
     o = table.options
     manager, named = table.snapshots, table.tags

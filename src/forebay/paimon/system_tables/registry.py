@@ -54,8 +54,8 @@ class SystemTable:
     @property
     def schema(self) -> pa.Schema:
         """The schema of `read` without `columns`; known without reading anything."""
-        found = _METADATA.get(self.name)
-        return row_views.schema_of(self.name, self._table) if found is None else found[0]
+        entry = _METADATA.get(self.name)
+        return row_views.schema_of(self.name, self._table) if entry is None else entry[0]
 
     def read(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The rows, with these columns or all."""
@@ -65,16 +65,16 @@ class SystemTable:
             reader = _ROWS[self.name](self._table)
         if columns is None:
             return reader
-        known = reader.schema.names
+        names = reader.schema.names
         for column in name_list(columns, "columns"):
-            if column not in known:
-                hint = did_you_mean(column, known)
-                raise InvalidRequest(f"'{self.name}' has no column '{column}'; it has {', '.join(known)}{hint}")
+            if column not in names:
+                hint = did_you_mean(column, names)
+                raise InvalidRequest(f"'{self.name}' has no column '{column}'; it has {', '.join(names)}{hint}")
         schema = pa.schema([reader.schema.field(c) for c in columns])
         return pa.RecordBatchReader.from_batches(schema, (b.select(list(columns)) for b in reader))
 
     def stream(self, state: Mapping[str, Any] | None = None, follow: bool = True) -> TableStream:
-        """The changes as they are committed; only for `audit_log` and `binlog`."""
+        """The stream of committed changes; only for `audit_log` and `binlog`."""
         if self.name not in ("audit_log", "binlog"):
             raise UnsupportedOperation(f"system table '{self.name}' cannot be streamed; 'audit_log' and 'binlog' can")
         scan = StreamScan(self._table)

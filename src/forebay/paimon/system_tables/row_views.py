@@ -15,7 +15,7 @@ from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.read.table_stream import SplitChanges
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.system_tables.metadata import chosen_snapshot
+from forebay.paimon.system_tables.metadata import scanned_snapshot
 
 ROW_KIND = "rowkind"
 
@@ -39,7 +39,7 @@ def audit_log(table: TableContext) -> pa.RecordBatchReader:
 
 
 def binlog(table: TableContext) -> pa.RecordBatchReader:
-    """Like `audit_log`, but each column holds a list: of an update the values before and after, else the one value.
+    """The rows of `audit_log` with a list in each column: the values before and after an update, else one value.
 
     In the state of a table, no rows are combined, because they have different keys.
     """
@@ -115,6 +115,6 @@ def read_optimized(table: TableContext, columns: Sequence[str] | None = None) ->
     top = table.options.num_levels - 1
     keep = (lambda e: e.file.level == top) if table.schema.has_primary_key else None
     planner = ChangePlanner(table, keep)
-    plan = planner.plan(chosen_snapshot(table))
+    plan = planner.plan(scanned_snapshot(table))
     reader = SplitReader(table, columns)
     return pa.RecordBatchReader.from_batches(reader.schema, (b for split in plan.splits for b in reader.read(split)))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.codec.rows import split_by_group
+from forebay.codec.rows.buckets import split_by_group
 from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_ROW
@@ -94,15 +94,15 @@ def java_row_hash(rows: pa.BinaryArray) -> npt.NDArray[np.int32]:
     lengths = np.diff(offsets)
     hashes = np.zeros(len(rows), np.uint32)
     for length in np.unique(lengths).tolist():
-        chosen = np.flatnonzero(lengths == length)
-        state = np.full(len(chosen), 42, np.uint32)
+        places = np.flatnonzero(lengths == length)
+        state = np.full(len(places), 42, np.uint32)
         for word in range(0, length, 4):
-            at = offsets[chosen] + word
-            values = np.zeros(len(chosen), np.uint32)
+            at = offsets[places] + word
+            values = np.zeros(len(places), np.uint32)
             for byte in range(4):
                 values |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
             state = _mix(state, values)
-        hashes[chosen] = _finish(state ^ np.uint32(length))
+        hashes[places] = _finish(state ^ np.uint32(length))
     return hashes.view(np.int32)
 
 

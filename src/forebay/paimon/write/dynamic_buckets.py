@@ -68,11 +68,11 @@ class DynamicBuckets:
         distinct, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         at = np.searchsorted(state.hashes, distinct)
         inside = at < len(state.hashes)
-        known = np.zeros(len(distinct), bool)
-        known[inside] = state.hashes[at[inside]] == distinct[inside]
+        is_known = np.zeros(len(distinct), bool)
+        is_known[inside] = state.hashes[at[inside]] == distinct[inside]
         buckets = np.empty(len(distinct), np.int32)
-        buckets[known] = state.buckets[at[known]]
-        fresh = np.flatnonzero(~known)
+        buckets[is_known] = state.buckets[at[is_known]]
+        fresh = np.flatnonzero(~is_known)
         if len(fresh):
             in_order = fresh[np.argsort(first[fresh], kind="stable")]
             buckets[in_order] = self._fill(state, len(in_order))
@@ -116,9 +116,9 @@ class DynamicBuckets:
             if entry.index_file.index_type != HASH_INDEX:
                 continue
             data = self._table.io.read(self._table.paths.index_file(entry.index_file, partition, entry.bucket))
-            found = np.frombuffer(data, ">i4").astype(np.int32)
-            hashes.append(found)
-            buckets.append(np.full(len(found), entry.bucket, np.int32))
+            file_hashes = np.frombuffer(data, ">i4").astype(np.int32)
+            hashes.append(file_hashes)
+            buckets.append(np.full(len(file_hashes), entry.bucket, np.int32))
         all_hashes = np.concatenate(hashes) if hashes else np.empty(0, np.int32)
         all_buckets = np.concatenate(buckets) if buckets else np.empty(0, np.int32)
         filled = {i: n for i, n in enumerate(np.bincount(all_buckets).tolist()) if n} if len(all_buckets) else {}

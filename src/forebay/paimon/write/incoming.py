@@ -1,7 +1,7 @@
 """Conversion of users' data to batches that a table stores: exact types, NOT NULL checks, row kinds.
 
-Conversion follows `forebay.codec.cast`: columns are matched by name, values are never truncated or rounded silently,
-and errors name the column and the row. Omitted columns get their default value, or null.
+Conversion follows `forebay.codec.casting.batches`: columns are matched by name, values are never truncated or rounded
+silently, and errors name the column and the row. Omitted columns get their default value, or null.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from forebay.api.changes import ROW_KINDS
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
-from forebay.codec.cast import iter_record_batches
+from forebay.codec.casting.batches import iter_record_batches
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.files.casts import evolve
@@ -38,7 +38,7 @@ class Intake:
     ) -> None:
         """`leaves_others`: omitted columns are null, so that merging keeps their values, instead of their default."""
         self._fields = schema.fields
-        self._given = schema.fields_named(columns) if columns is not None else schema.fields
+        self._columns = schema.fields_named(columns) if columns is not None else schema.fields
         self.arrow = arrow_schema(schema.fields)
         self._rowkind_field = schema.options.get("rowkind.field")
         self._leaves_others = leaves_others
@@ -53,22 +53,22 @@ class Intake:
         self._check_names(names)
         if is_whole and names is not None:
             self._check_whole(data, names)
-        given = [f for f in self._given if names is None or f.name in names or _is_required(f, deletes)]
-        columns = tuple(Column(f.name, storage_type(f.type)) for f in given)
-        target = pa.schema([self.arrow.field(f.name) for f in given])
+        fields = [f for f in self._columns if names is None or f.name in names or _is_required(f, deletes)]
+        columns = tuple(Column(f.name, storage_type(f.type)) for f in fields)
+        target = pa.schema([self.arrow.field(f.name) for f in fields])
         for batch in iter_record_batches(data, Schema(columns), max_rows=BATCH_ROWS):
             stored = _zoned(batch, target)
-            yield stored if len(given) == len(self._fields) else self._completed(stored, deletes)
+            yield stored if len(fields) == len(self._fields) else self._completed(stored, deletes)
 
     def _check_names(self, names: set[str] | None) -> None:
-        known = [f.name for f in self._given]
-        for name in sorted(names - set(known)) if names is not None else ():
+        allowed = [f.name for f in self._columns]
+        for name in sorted(names - set(allowed)) if names is not None else ():
             raise InvalidRequest(
-                f"the data has column '{name}', which is none of {', '.join(known)}{did_you_mean(name, known)}"
+                f"the data has column '{name}', which is none of {', '.join(allowed)}{did_you_mean(name, allowed)}"
             )
 
     def _check_whole(self, data: Any, names: set[str]) -> None:
-        expected = [f.name for f in self._given if f.type.nullable and f.default is None]
+        expected = [f.name for f in self._columns if f.type.nullable and f.default is None]
         rows = [row for row in data if isinstance(row, Mapping)] if isinstance(data, list | tuple) else [names]
         for row in rows:
             if missing := [name for name in expected if name not in row]:
@@ -157,13 +157,13 @@ def _neutral(t: pa.DataType) -> pa.Scalar:
 def parse_kinds(column: pa.Array, where: str) -> npt.NDArray[np.int8]:
     """The row kinds given as text (+I, -U, +U, -D) or as numbers. Raises `InvalidRequest` for others, and nulls."""
     if pa.types.is_integer(column.type):
-        found = column.cast(pa.int64())
-        if column.null_count or not pc.all(pc.is_in(found, value_set=pa.array(range(4), pa.int64()))).as_py():
+        codes = column.cast(pa.int64())
+        if column.null_count or not pc.all(pc.is_in(codes, value_set=pa.array(range(4), pa.int64()))).as_py():
             raise InvalidRequest(f"{where}: a row kind is one of {', '.join(ROW_KINDS)}, or 0 to 3")
     else:
-        found = pc.index_in(column.cast(pa.string()), value_set=pa.array(ROW_KINDS))
-        if found.null_count:
-            row = pc.index(pc.is_null(found), True).as_py()
+        codes = pc.index_in(column.cast(pa.string()), value_set=pa.array(ROW_KINDS))
+        if codes.null_count:
+            row = pc.index(pc.is_null(codes), True).as_py()
             raise InvalidRequest(f"{where}: row {row} has kind {column[row]}, which is none of {', '.join(ROW_KINDS)}")
-    kinds: npt.NDArray[np.int8] = found.to_numpy(zero_copy_only=False).astype(np.int8)
+    kinds: npt.NDArray[np.int8] = codes.to_numpy(zero_copy_only=False).astype(np.int8)
     return kinds

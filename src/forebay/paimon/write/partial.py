@@ -20,22 +20,22 @@ def partial_columns(table: TableContext, spec: MergeSpec | None, columns: Sequen
     other columns.
     """
     name, schema = table.paths.root, table.schema
-    chosen = one_or_more_names(columns, "columns")
-    for column in chosen:
+    names = one_or_more_names(columns, "columns")
+    for column in names:
         if column not in schema.names:
             raise InvalidRequest(
                 f"there is no column '{column}'; columns are {', '.join(schema.names)}"
                 f"{did_you_mean(column, schema.names)}"
             )
-    if missing := [key for key in schema.primary_keys if key not in chosen]:
-        raise InvalidRequest(f"columns={list(chosen)} lacks '{missing[0]}' of the primary key; add it")
+    if missing := [key for key in schema.primary_keys if key not in names]:
+        raise InvalidRequest(f"columns={list(names)} lacks '{missing[0]}' of the primary key; add it")
     if spec is None or spec.engine not in (MergeEngine.PARTIAL_UPDATE, MergeEngine.AGGREGATION):
         engine = "none" if spec is None else spec.engine
         raise UnsupportedOperation(
             f"table {name} cannot be written column by column: its merge engine is '{engine}'. Make it with option "
             "'merge-engine' = 'partial-update' or 'aggregation', or write whole rows"
         )
-    for column in (other for other in schema.names if other not in chosen):
+    for column in (other for other in schema.names if other not in names):
         aggregator = spec.aggregators.get(column)
         if aggregator is not None and aggregator.function in _TAKES_NULLS:
             raise UnsupportedOperation(
@@ -44,10 +44,10 @@ def partial_columns(table: TableContext, spec: MergeSpec | None, columns: Sequen
             )
     for group in spec.sequence_groups:
         together = (*group.sequence_fields, *group.columns)
-        left = [column for column in together if column not in chosen]
+        left = [column for column in together if column not in names]
         if left and len(left) < len(together):
             raise InvalidRequest(
-                f"columns={list(chosen)} lacks '{left[0]}': {', '.join(together)} are one sequence group of table "
+                f"columns={list(names)} lacks '{left[0]}': {', '.join(together)} are one sequence group of table "
                 f"{name}, and are written together or not at all"
             )
-    return chosen
+    return names

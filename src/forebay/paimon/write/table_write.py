@@ -23,7 +23,7 @@ from forebay.api.changes import split_changes
 from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.lake_events import LakeCompaction, table_of, tell
-from forebay.codec.arrow_types import with_offsets
+from forebay.codec.arrow.empty_offsets import with_offsets
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta, IndexManifestEntry, ManifestEntry
 from forebay.paimon.format.snapshot import Snapshot
@@ -41,7 +41,7 @@ from forebay.paimon.write.writers import AppendWriter, BucketWriter, KeyValueWri
 OPEN_FILES_MAX = 64
 """With more buckets than this, an early flush also closes the file, to limit the number of open files."""
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 Key = tuple[bytes, int]
 _Prepared = tuple[DataIncrement, CompactIncrement]
@@ -154,25 +154,25 @@ class TableWrite:
     ) -> int:
         """Write rows, and return their number. With `columns`, only these are written, and merging keeps the others.
 
-        `data` is anything that `forebay.codec.cast` accepts. `kinds` are the row kinds, one per row (a sequence or
-        Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts. With `is_whole`, data that lacks columns
-        is an error.
+        `data` is anything that `forebay.codec.casting.batches` accepts. `kinds` are the row kinds, one per row (a
+        sequence or Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts. With `is_whole`, data that
+        lacks columns is an error.
         """
-        given = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
-        chosen = None if columns is None else partial_columns(self._table, self._spec, columns)
-        intake = Intake(self._table.schema, chosen, leaves_others=chosen is not None)
+        kind_codes = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
+        names = None if columns is None else partial_columns(self._table, self._spec, columns)
+        intake = Intake(self._table.schema, names, leaves_others=names is not None)
         done = 0
         for batch in intake.batches(data, is_whole=is_whole):
-            if given is None:
+            if kind_codes is None:
                 batch_kinds = intake.kinds_of(batch, INSERT)
             else:
-                batch_kinds = given[done : done + batch.num_rows]
+                batch_kinds = kind_codes[done : done + batch.num_rows]
                 if len(batch_kinds) != batch.num_rows:
-                    raise InvalidRequest(f"{len(given)} row kinds were given for more rows")
+                    raise InvalidRequest(f"{len(kind_codes)} row kinds were given for more rows")
             done += batch.num_rows
             self.write_batch(batch, batch_kinds)
-        if given is not None and len(given) != done:
-            raise InvalidRequest(f"{len(given)} row kinds were given for {done} rows")
+        if kind_codes is not None and len(kind_codes) != done:
+            raise InvalidRequest(f"{len(kind_codes)} row kinds were given for {done} rows")
         return done
 
     def write_changes(self, data: Any) -> int:
@@ -212,7 +212,7 @@ class TableWrite:
         self._spill()
 
     def write_bucket(self, partition: bytes, bucket: int, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
-        """Like `write_batch`, for rows of one partition and bucket, which are not checked.
+        """Write rows of one partition and bucket: see `write_batch`. Partition and bucket are not checked.
 
         A wrong bucket results in duplicate keys. In tables without buckets, `bucket` is 0.
         """
@@ -251,12 +251,12 @@ class TableWrite:
     # -- writers ------------------------------------------------------------------------------------------------------
 
     def _writer(self, key: Key) -> BucketWriter:
-        found = self._writers.get(key)
-        if found is None:
+        writer = self._writers.get(key)
+        if writer is None:
             self._check_bucket_count(key[0])
-            found = self._writers[key] = self._new_writer(key)
+            writer = self._writers[key] = self._new_writer(key)
             self._compactions[key] = self._new_compaction(key)
-        return found
+        return writer
 
     def _new_writer(self, key: Key) -> BucketWriter:
         directory = self._table.paths.bucket_directory(*key)
@@ -351,7 +351,7 @@ class TableWrite:
                 self._delete(key, (*data.new_files, *data.changelog_files))
                 raise
             # Another job compacted the same files, and the old ones have expired: this compaction is lost, but no rows.
-            _log.info("compaction of a bucket of %s is given up: %s", self._table.paths.root, e)
+            _LOGGER.info("compaction of a bucket of %s is given up: %s", self._table.paths.root, e)
             self._compactions[key] = None
             return data, CompactIncrement()
         except BaseException:

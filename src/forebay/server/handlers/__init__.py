@@ -11,6 +11,7 @@ from forebay.server.handlers import (
     scans,
     snapshots,
     staging,
+    table_snapshots,
     tables,
     writes,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "scans",
     "snapshots",
     "staging",
+    "table_snapshots",
     "tables",
     "writes",
 ]

@@ -10,8 +10,8 @@ from forebay.metadata.table import PartitionInfo, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, server_node_to_pb
 from forebay.protocol.messages import Message, physical_path_from_pb, table_path_from_pb, table_path_to_pb
-from forebay.server.catalog import LiveTable
 from forebay.server.context import ServerCall, ServerContext, serves
+from forebay.server.metadata.catalog import LiveTable
 
 _GREEN, _RED = 0, 2
 _LEADER_EPOCH = 0
@@ -20,12 +20,12 @@ _LEADER_EPOCH = 0
 @serves(ApiKey.GET_METADATA)
 async def get_metadata(context: ServerContext, call: ServerCall) -> Message:
     """Return the nodes as this listener's clients see them, and the requested tables and partitions, each once."""
-    request, costs = call.message, context.costs
+    request, limits = call.message, context.limits
     named = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
-    costs.check_items(named, "tables and partitions")
-    paths = await costs.distinct(map(table_path_from_pb, request.table_path), len(request.table_path))
+    limits.check_items(named, "tables and partitions")
+    paths = await limits.distinct(map(table_path_from_pb, request.table_path), len(request.table_path))
     tables = [context.catalog.table(path) for path in paths]
-    physical_paths = await costs.distinct(
+    physical_paths = await limits.distinct(
         map(physical_path_from_pb, request.partitions_path), len(request.partitions_path)
     )
     partitions: dict[int, tuple[TableInfo, PartitionInfo]] = {}
@@ -39,8 +39,8 @@ async def get_metadata(context: ServerContext, call: ServerCall) -> Message:
     infos = [table.info for table in tables]
     described = [info for info in infos if not info.is_partitioned] + [info for info, _ in partitions.values()]
     count = named + sum(info.bucket_count for info in described)
-    costs.check_items(count, "tables, partitions and their buckets")
-    await call.room.enter_for(count)
+    limits.check_items(count, "tables, partitions and their buckets")
+    await call.memory.enter_for(count)
     coordinator, tablet_server = context.nodes[call.listener]
     response = pb.MetadataResponse(
         coordinator_server=server_node_to_pb(coordinator), tablet_servers=[server_node_to_pb(tablet_server)]
@@ -60,7 +60,7 @@ async def get_metadata(context: ServerContext, call: ServerCall) -> Message:
                 modified_time=info.modified_ms,
             )
             answer_bytes += len(answer.table_json)
-            costs.check_answer_bytes(answer_bytes, f"descriptions of {len(infos)} tables")
+            limits.check_answer_bytes(answer_bytes, f"descriptions of {len(infos)} tables")
             yield from ((answer, bucket) for bucket in range(0 if info.is_partitioned else info.bucket_count))
         for info, partition in partitions.values():
             answer = response.partition_metadata.add(
@@ -73,7 +73,7 @@ async def get_metadata(context: ServerContext, call: ServerCall) -> Message:
         answer.bucket_metadata.add(bucket_id=bucket, leader_id=leader, replica_id=[leader], leader_epoch=_LEADER_EPOCH)
 
     columns = sum(len(info.schema.columns) for info in infos)
-    await costs.each(unfilled(), count + columns, fill)
+    await limits.each(unfilled(), count + columns, fill)
     return response
 
 
@@ -92,7 +92,7 @@ async def _add_partitions_by_id(
         for partition_id in wanted & by_id.keys():
             partitions[partition_id] = (table.info, by_id[partition_id])
 
-    await context.costs.each(candidates, len(candidates), look)
+    await context.limits.each(candidates, len(candidates), look)
     for partition_id in wanted:
         if partition_id not in partitions:
             raise NotFound(f"there is no partition with id {partition_id}", ErrorCode.PARTITION_NOT_EXISTS)

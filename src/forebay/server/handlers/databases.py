@@ -8,9 +8,9 @@ from forebay.metadata.table import DatabaseInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
-from forebay.server.catalog import table_folder
 from forebay.server.context import ServerCall, ServerContext, serves
 from forebay.server.handlers.tables import config_changes
+from forebay.server.metadata.catalog import table_folder
 
 
 @serves(ApiKey.CREATE_DATABASE)

@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from forebay import __version__
 from forebay.base.counting import SECONDS, Histogram
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.base.host import resident_bytes
+from forebay.base.version import __version__
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, parse, table_path_to_pb
 from forebay.server.connections import ConnectionDescription, Connections
 from forebay.server.context import ServerCall, ServerContext, serves
-from forebay.server.handlers.snapshots import table_snapshot_to_pb
 from forebay.server.handlers.staging import transaction_to_pb
-from forebay.server.lake_tiering import TieringState
-from forebay.server.transactions import TransactionState
+from forebay.server.handlers.table_snapshots import table_snapshot_to_pb
+from forebay.server.lake.lake_tiering import TieringState
+from forebay.server.transactions.manager import TransactionState
 
 T = TypeVar("T")
 
@@ -70,9 +70,9 @@ def _invalid(message: str) -> InvalidRequest:
 
 
 def _add_memory(connections: Connections, response: pb.DescribeServerResponse) -> None:
-    receiving, answering = connections.budget.receiving, connections.budget.answering
-    response.request_bytes, response.request_bytes_max = receiving.used, receiving.limit
-    response.answer_bytes, response.answer_bytes_max = answering.used, answering.limit
+    requests, responses = connections.memory_pools.requests, connections.memory_pools.responses
+    response.request_bytes, response.request_bytes_max = requests.used, requests.limit
+    response.answer_bytes, response.answer_bytes_max = responses.used, responses.limit
     response.connection_count = len(connections)
 
 
@@ -112,7 +112,7 @@ def _add_load(context: ServerContext, response: pb.DescribeServerResponse) -> No
     memory = resident_bytes()
     if memory is not None:
         response.resident_bytes = memory
-    response.queued_reads, response.queued_writes = context.queued_jobs, replicas.queued_lanes
+    response.queued_reads, response.queued_writes = context.queued_jobs, replicas.waiting_write_queues
     response.waiting_fetches = context.notifier.waiting
     response.scan_count = context.scanners.session_count
     response.table_snapshot_count = len(context.table_snapshots.describe())

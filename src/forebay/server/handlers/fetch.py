@@ -15,20 +15,22 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
-from forebay.codec.arrow_message import Projection
+from forebay.codec.arrow.arrow_message import Projection
 from forebay.codec.filters import BoundPredicate, bind
-from forebay.codec.log_batch import iter_headers
-from forebay.codec.statistics import StatisticsFilter
+from forebay.codec.log.header import iter_headers
+from forebay.codec.log.statistics import StatisticsFilter
 from forebay.log.tablet import EARLIEST_OFFSET
-from forebay.metadata.table import LogFormat, TableBucket, TableInfo
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table_options import LogFormat
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of
 from forebay.protocol.predicates import predicate_from_pb
-from forebay.server.catalog import LiveTable
-from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
-from forebay.server.log_epochs import LogEpochs
-from forebay.server.replica import BucketReplica
+from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
+from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
+from forebay.server.metadata.catalog import LiveTable
+from forebay.server.storage.log_epochs import LogEpochs
+from forebay.server.storage.replica import BucketReplica
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -95,7 +97,7 @@ async def fetch_log(context: ServerContext, call: ServerCall) -> Answer:
     """Return log batches of the requested buckets, or wait until there are `min_bytes` of them."""
     request = call.message
     named = sum(len(table.buckets_req) for table in request.tables_req)
-    context.costs.check_items(named, "buckets")
+    context.limits.check_items(named, "buckets")
     fetches = await _bucket_fetches(context, request, named)
     wait_ms = request.max_wait_ms if request.HasField("max_wait_ms") else 0
     min_bytes = request.min_bytes if request.HasField("min_bytes") else 0
@@ -104,31 +106,31 @@ async def fetch_log(context: ServerContext, call: ServerCall) -> Answer:
     is_long = len(fetches) > SHORT_LIST or call.is_long
     wait_ms = min(wait_ms, _LONG_REQUEST_WAIT_MS if is_long else _WAIT_MAX_MS)
     buckets = [fetch.bucket for fetch in fetches]
-    bytes_max = min(request.max_bytes, context.costs.answer_bytes_max)
+    bytes_max = min(request.max_bytes, context.limits.answer_bytes_max)
     deadline = context.clock.monotonic() + wait_ms / 1000
     progress = asyncio.Event()
     try:
         # Subscribed before the first read, so that no progress falls between read and wait.
-        await context.costs.each(buckets, len(buckets), partial(context.notifier.watch, progress))
+        await context.limits.each(buckets, len(buckets), partial(context.notifier.watch, progress))
         while True:
             progress.clear()
             data_bytes = max(await _data_bytes(context, fetches, bytes_max), _ROOM_BYTES_MIN)
             entries_bytes = len(fetches) * ITEM_BYTES
-            await call.room.enter(data_bytes + entries_bytes)
-            # No more than there is memory for, even if the log has grown, or the budget is small.
-            data_bytes = min(data_bytes, max(call.room.reserved - entries_bytes, _ROOM_BYTES_MIN))
+            await call.memory.enter(data_bytes + entries_bytes)
+            # No more than there is memory for, even if the log has grown, or the memory pool is small.
+            data_bytes = min(data_bytes, max(call.memory.reserved - entries_bytes, _ROOM_BYTES_MIN))
             epoch = context.epochs.current.epoch  # before the first read: what is read is of this epoch, or a later one
             await _read_all(context, fetches, min(bytes_max, data_bytes))
             left = deadline - context.clock.monotonic()
             if left <= 0 or _is_answerable(fetches, max(min_bytes, 1)):
                 break
-            call.room.leave()
+            call.memory.leave()
             try:
                 await asyncio.wait_for(progress.wait(), left)
             except TimeoutError:
                 break
     finally:
-        await context.costs.each(buckets, len(buckets), partial(context.notifier.unwatch, progress))
+        await context.limits.each(buckets, len(buckets), partial(context.notifier.unwatch, progress))
     return await _answer(context, fetches, epoch if request.HasField("log_epoch") else None)
 
 
@@ -158,7 +160,7 @@ async def _group_bytes(context: ServerContext, group: list[_BucketFetch], of: in
         elif not _is_read_to_its_end(context, fetch):
             unopened[fetch.bucket] = fetch
 
-    await context.costs.each(group, of, look)
+    await context.limits.each(group, of, look)
     if unopened:
         from_start = [bucket for bucket, fetch in unopened.items() if fetch.offset in (0, EARLIEST_OFFSET)]
         for bucket in await context.in_io(_unwritten, context, from_start):
@@ -208,7 +210,7 @@ async def _bucket_fetches(context: ServerContext, request: Any, named: int) -> l
             fetch.epoch = message.log_epoch if message.HasField("log_epoch") else request.log_epoch
         by_table.setdefault(table_id, {})[bucket] = fetch
 
-    await context.costs.each(messages(), named, note)
+    await context.limits.each(messages(), named, note)
     return [fetch for fetches in by_table.values() for fetch in fetches.values()]
 
 
@@ -255,7 +257,7 @@ async def _read_group(
         except ForebayError as e:
             fetch.error = e.with_traceback(None)
 
-    await context.costs.each(group, of, begin)
+    await context.limits.each(group, of, begin)
     async with context.using_group(list(unread), of) as replicas:
         there: list[tuple[_BucketFetch, BucketReplica]] = []
         for bucket, replica in replicas.items():
@@ -423,5 +425,5 @@ async def _answer(context: ServerContext, fetches: list[_BucketFetch], epoch: st
         answer.records = b""
         payloads.append(fetch.data[0] if len(fetch.data) == 1 else b"".join(fetch.data))
 
-    await context.costs.each(fetches, len(fetches), put)
+    await context.limits.each(fetches, len(fetches), put)
     return Answer(response, payloads)

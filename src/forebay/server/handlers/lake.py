@@ -1,7 +1,7 @@
 """Tiering: heartbeats of its workers, the two steps that register a lake snapshot, and queries for one.
 
 Errors are per table. Prepare and commit carry no epoch, so they are fenced by state: by the table's id, and by the
-offsets of the known snapshots (`forebay.server.lake_snapshots`).
+offsets of the known snapshots (`forebay.server.lake.lake_snapshots`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, error_to_wire, partition_id_of, table_path_from_pb, table_path_to_pb
-from forebay.server.catalog import LiveTable
 from forebay.server.context import ServerCall, ServerContext, put_error, serves
-from forebay.server.lake_snapshots import KnownSnapshot, LakeSnapshotCommit
+from forebay.server.lake.lake_snapshots import KnownSnapshot, LakeSnapshotCommit
+from forebay.server.metadata.catalog import LiveTable
 
 # ---- heartbeats -----------------------------------------------------------------------------------------------------
 
@@ -50,8 +50,8 @@ async def lake_tiering_heartbeat(context: ServerContext, call: ServerCall) -> Me
         (request.finished_tables, response.finished_table_resp, finish),
     )
     count = sum(len(tables) for tables, _, _ in reports) + len(request.force_finished_tables)
-    context.costs.check_items(count, "tables")
-    await call.room.enter_for(count)
+    context.limits.check_items(count, "tables")
+    await call.memory.enter_for(count)
     for tables, answers, report in reports:
         # Duplicate reports of one table count once.
         distinct: dict[tuple[int, int, int], Any] = {}
@@ -59,12 +59,12 @@ async def lake_tiering_heartbeat(context: ServerContext, call: ServerCall) -> Me
         def note(table: Any, distinct: dict[tuple[int, int, int], Any] = distinct) -> None:
             distinct[table.table_id, table.tiering_epoch, table.coordinator_epoch] = table
 
-        await context.costs.each(tables, len(tables), note)
+        await context.limits.each(tables, len(tables), note)
 
         def answer(table: Any, answers: Any = answers, report: Callable[[Any], None] = report) -> None:
             _answer_report(lake.coordinator_epoch, table, answers.add(table_id=table.table_id), report)
 
-        await context.costs.each(distinct.values(), len(distinct), answer)
+        await context.limits.each(distinct.values(), len(distinct), answer)
     if request.request_table:
         assignment = lake.tiering.request()
         if assignment is not None:
@@ -152,7 +152,7 @@ def _check_epochs(context: ServerContext, message: Any) -> None:
 
 
 def _check_offsets(context: ServerContext, tables: Sequence[Any], offsets: Sequence[Sequence[Any]]) -> None:
-    context.costs.check_items(len(tables) + sum(map(len, offsets)), "tables and buckets")
+    context.limits.check_items(len(tables) + sum(map(len, offsets)), "tables and buckets")
 
 
 def _commit_files(context: ServerContext, message: Any) -> None:

@@ -11,18 +11,22 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import encode_kv_batch, row_codec
-from forebay.codec.value_batch import encode_value_batch
-from forebay.kv.tablet import ACKS_ALL, PutRequest
+from forebay.codec.kv.kv_batch import encode_kv_batch
+from forebay.codec.kv.value_batch import encode_value_batch
+from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
+from forebay.kv.tablet import ACKS_ALL, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, Message, partition_id_of
-from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
+from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
+from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
+from forebay.server.flow.write_queue import FutureReceiver
 from forebay.server.handlers.writes import acknowledged, check_key_version
-from forebay.server.replica import BucketReplica
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.write_command import PutCommand
 
 S = TypeVar("S", bound=Sequence[Buffer])
 
@@ -47,16 +51,16 @@ async def lookup(context: ServerContext, call: ServerCall) -> Message:
     request = call.message
     insert = request.HasField("insert_if_not_exists") and request.insert_if_not_exists
     response = pb.LookupResponse()
-    room = _Room(context, call)
+    response_size = _ResponseSize(context, call)
 
     async def look_up(message: Any, replica: BucketReplica, answer: Any) -> None:
         if message.HasField("original_partition_name"):
             raise UnsupportedOperation("Forebay does not serve historical partitions yet (docs/limits.md)")
         check_key_version(replica.table.info, call.api_version)
         keys = list(message.keys)
-        values = await _lookup(context, replica, keys, room)
+        values = await _lookup(context, replica, keys, response_size)
         if insert and None in values:
-            values = await _insert_missing(context, replica, keys, values, request, room)
+            values = await _insert_missing(context, replica, keys, values, request, response_size)
 
         def add(value: bytes | None) -> None:
             if value is None:
@@ -64,30 +68,30 @@ async def lookup(context: ServerContext, call: ServerCall) -> Message:
             else:
                 answer.values.add(values=value)
 
-        await context.costs.each(values, len(values), add)
+        await context.limits.each(values, len(values), add)
 
     await _for_each_bucket(context, call, response, look_up)
     return response
 
 
-class _Room:
+class _ResponseSize:
     """The size of the response so far, and its limit."""
 
     def __init__(self, context: ServerContext, call: ServerCall) -> None:
-        self.of_call = call.room
+        self.memory = call.memory
         self._context = context
         self._used = 0
 
     @property
     def left(self) -> int:
         """Return how many bytes the response may grow by."""
-        return self._context.costs.answer_bytes_max - self._used
+        return self._context.limits.answer_bytes_max - self._used
 
     async def take(self, size: int) -> None:
         """Reserve `size` more bytes. Raises `LimitExceeded`, or `Unavailable` if there is no memory."""
         self._used += size
-        self._context.costs.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
-        await self.of_call.grow_to(_COPIES * self._used)
+        self._context.limits.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
+        await self.memory.grow_to(_COPIES * self._used)
 
     async def read(self, read: Callable[[int], S]) -> S:
         """Return what `read(bytes_max)` finds, in a thread: the first attempt with the reserved memory, others with
@@ -95,8 +99,8 @@ class _Room:
 
         The result is longer than `left` if there is too much; it is not counted as by `take`. Raises `Unavailable`.
         """
-        room, left = self.of_call, self.left
-        spare = max(room.reserved // _COPIES - self._used, 0)
+        memory, left = self.memory, self.left
+        spare = max(memory.reserved // _COPIES - self._used, 0)
         while True:
             bytes_max = min(max(spare, _GROUP_BYTES), left)
             values = await self._context.in_io(read, bytes_max)
@@ -104,7 +108,7 @@ class _Room:
                 return values
             del values
             spare = bytes_max * _GROWTH
-            wait_for = room.grow_to if self._used else room.change_to
+            wait_for = memory.grow_to if self._used else memory.change_to
             await wait_for(_COPIES * (self._used + min(spare, left)))
 
 
@@ -113,9 +117,9 @@ async def _for_each_bucket(
 ) -> None:
     """Process the buckets of a lookup one after the other; a failure affects only its bucket."""
     messages = call.message.buckets_req
-    context.costs.check_items(len(messages) + sum(len(message.keys) for message in messages), "buckets and keys")
+    context.limits.check_items(len(messages) + sum(len(message.keys) for message in messages), "buckets and keys")
     if len(messages) > SHORT_LIST:
-        await call.room.grow_to(len(messages) * ITEM_BYTES)
+        await call.memory.grow_to(len(messages) * ITEM_BYTES)
 
     of_buckets: dict[TableBucket, list[tuple[Any, Any]]] = {}
 
@@ -125,7 +129,7 @@ async def _for_each_bucket(
         bucket = TableBucket(call.message.table_id, message.bucket_id, partition)
         of_buckets.setdefault(bucket, []).append((message, answer))
 
-    await context.costs.each(messages, len(messages), begin)
+    await context.limits.each(messages, len(messages), begin)
     buckets, number = list(of_buckets), 0
     for first in range(0, len(buckets), SHORT_LIST):
         async with context.using_group(buckets[first : first + SHORT_LIST], len(buckets)) as replicas:
@@ -142,12 +146,14 @@ async def _for_each_bucket(
                         await asyncio.sleep(0)
 
 
-async def _lookup(context: ServerContext, replica: BucketReplica, keys: list[bytes], room: _Room) -> list[bytes | None]:
+async def _lookup(
+    context: ServerContext, replica: BucketReplica, keys: list[bytes], response_size: _ResponseSize
+) -> list[bytes | None]:
     """Return the value of each key. Many keys are looked up group by group, each distinct one once."""
     kv = replica.kv
     if len(keys) <= _KEYS_AT_FIRST:
         values = kv.lookup(keys)
-        await room.take(sum(len(value) for value in values if value is not None))
+        await response_size.take(sum(len(value) for value in values if value is not None))
         return values
     found = dict.fromkeys(keys)
     times = Counter(keys) if len(found) < len(keys) else dict.fromkeys(keys, 1)
@@ -158,7 +164,9 @@ async def _lookup(context: ServerContext, replica: BucketReplica, keys: list[byt
         values = kv.lookup(group) if inline else await context.in_io(kv.lookup, group)
         found.update(zip(group, values, strict=True))
         size = sum(len(value) for value in values if value is not None)
-        await room.take(sum(times[key] * len(value) for key, value in zip(group, values, strict=True) if value))
+        await response_size.take(
+            sum(times[key] * len(value) for key, value in zip(group, values, strict=True) if value)
+        )
         first += count
         # Values may be large: the next group is larger only if this one was small.
         count = min(4 * count, _KEYS_AT_ONCE) if size < _GROUP_BYTES else max(count // 4, 1)
@@ -171,18 +179,19 @@ async def _insert_missing(
     keys: list[bytes],
     values: list[bytes | None],
     request: Any,
-    room: _Room,
+    response_size: _ResponseSize,
 ) -> list[bytes | None]:
     """Insert rows with only their key for missing keys, then look them up again."""
     missing = [key for key, value in zip(keys, values, strict=True) if value is None]
     records, targets = _rows_of_keys(replica, missing)
     acks = request.acks if request.HasField("acks") else ACKS_ALL
-    future = replica.put(PutRequest(records, targets, acks))
+    written = FutureReceiver[PutResult]()
+    replica.submit(PutCommand.of(PutRequest(records, targets, acks)), written)
     timeout_ms = request.timeout_ms if request.HasField("timeout_ms") else 30_000
-    result = await acknowledged(room.of_call, future, acks or 1, timeout_ms)
+    result = await acknowledged(response_size.memory, written.future, acks or 1, timeout_ms)
     if result.error is not None:
         raise result.error
-    return await _lookup(context, replica, keys, room)
+    return await _lookup(context, replica, keys, response_size)
 
 
 def _rows_of_keys(replica: BucketReplica, keys: list[bytes]) -> tuple[bytes, tuple[int, ...]]:
@@ -211,15 +220,15 @@ def _rows_of_keys(replica: BucketReplica, keys: list[bytes]) -> tuple[bytes, tup
 async def prefix_lookup(context: ServerContext, call: ServerCall) -> Message:
     """Return the rows of each prefix of the primary key, per bucket."""
     response = pb.PrefixLookupResponse()
-    room = _Room(context, call)
+    response_size = _ResponseSize(context, call)
 
     async def look_up(message: Any, replica: BucketReplica, answer: Any) -> None:
         check_key_version(replica.table.info, call.api_version)
         found: dict[bytes, list[bytes]] = {}
         for prefix in message.keys:
             if prefix not in found:
-                found[prefix] = await room.read(partial(replica.kv.prefix_lookup, prefix))
-            await room.take(sum(map(len, found[prefix])) + ITEM_BYTES)
+                found[prefix] = await response_size.read(partial(replica.kv.prefix_lookup, prefix))
+            await response_size.take(sum(map(len, found[prefix])) + ITEM_BYTES)
         for number, prefix in enumerate(message.keys, 1):
             answer.value_lists.add(values=found[prefix])
             if not number % _LISTS_AT_ONCE:
@@ -243,12 +252,12 @@ async def limit_scan(context: ServerContext, call: ServerCall) -> Answer:
             raise InvalidRequest(f"a limit scan needs a limit of at least 0, not {request.limit}")
         bucket = TableBucket(request.table_id, request.bucket_id, partition_id_of(request))
         async with context.using(bucket) as replica:
-            room = _Room(context, call)
-            bytes_max, has_kv = room.left, replica.has_kv
+            response_size = _ResponseSize(context, call)
+            bytes_max, has_kv = response_size.left, replica.has_kv
             read: Callable[[int, int], Sequence[Buffer]] = (
                 replica.kv.first_values if has_kv else partial(_last_batches, replica.log)
             )
-            found = await room.read(partial(read, request.limit))
+            found = await response_size.read(partial(read, request.limit))
         size = sum(map(len, found))
         if size > bytes_max and (has_kv or len(found) > 1):
             what = f"the {'first' if has_kv else 'last'} {request.limit} {'rows' if has_kv else 'records'} of {bucket}"

@@ -9,10 +9,11 @@ from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
-from forebay.server.context import SHORT_LIST, ServerCall, ServerContext, put_error, serves
-from forebay.server.log_epochs import LogEpochs
-from forebay.server.replica import BucketReplica, ParkedBucket
-from forebay.server.replicas import ReplicaManager
+from forebay.server.context import ServerCall, ServerContext, put_error, serves
+from forebay.server.flow.request_limits import SHORT_LIST
+from forebay.server.storage.log_epochs import LogEpochs
+from forebay.server.storage.replica import BucketReplica, ParkedBucket
+from forebay.server.storage.replicas import ReplicaManager
 
 _EARLIEST, _LATEST, _TIMESTAMP, _LEADER_END = 0, 1, 2, 3
 _WITHOUT_OPENING = (_EARLIEST, _LATEST, _LEADER_END)
@@ -23,9 +24,9 @@ async def list_offsets(context: ServerContext, call: ServerCall) -> Message:
     """Return the earliest or latest offset of buckets, or the offset at a time."""
     request, partition = call.message, partition_id_of(call.message)
     count = len(request.bucket_id)
-    context.costs.check_items(count, "buckets")
-    await call.room.enter_for(count)
-    buckets = await context.costs.distinct(
+    context.limits.check_items(count, "buckets")
+    await call.memory.enter_for(count)
+    buckets = await context.limits.distinct(
         (TableBucket(request.table_id, bucket_id, partition) for bucket_id in request.bucket_id), count
     )
     response = pb.ListOffsetsResponse()
@@ -51,8 +52,8 @@ async def check_log_offsets(context: ServerContext, call: ServerCall) -> Message
     """Return for each offset whether it belongs to the log of its bucket (docs/format/log_epochs.md)."""
     request = call.message
     count = len(request.offsets)
-    context.costs.check_items(count, "buckets")
-    await call.room.enter_for(count)
+    context.limits.check_items(count, "buckets")
+    await call.memory.enter_for(count)
     asked = [
         (TableBucket(request.table_id, each.bucket_id, partition_id_of(each)), each.log_offset)
         for each in request.offsets
@@ -175,9 +176,9 @@ async def get_table_stats(context: ServerContext, call: ServerCall) -> Message:
     """Return the row counts of buckets, and of Forebay's own the size of their logs and when they were written to."""
     request = call.message
     count = len(request.buckets_req)
-    context.costs.check_items(count, "buckets")
-    await call.room.enter_for(count)
-    buckets = await context.costs.distinct(
+    context.limits.check_items(count, "buckets")
+    await call.memory.enter_for(count)
+    buckets = await context.limits.distinct(
         (TableBucket(request.table_id, each.bucket_id, partition_id_of(each)) for each in request.buckets_req), count
     )
     response = pb.GetTableStatsResponse()

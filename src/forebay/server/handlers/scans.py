@@ -9,19 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.codec.casting.literals import is_floating
 from forebay.codec.filters import BoundPredicate, leaves
-from forebay.codec.literals import is_floating
-from forebay.codec.reference import RowFormat
-from forebay.codec.value_batch import ArrowRows
+from forebay.codec.kv.value_batch import ArrowRows
+from forebay.codec.rows.row_format import RowFormat
 from forebay.kv.engine import KvPage, KvRows
 from forebay.kv.scanner import FIRST_CALL, ScanPage
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of
-from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
 from forebay.server.handlers.fetch import usable_filter
+from forebay.server.metadata.catalog import CatalogTable, LiveTable
 
 _COMPARISONS_MAX = 64
 """A filter that compares each row more often is ignored: a page would take seconds."""

@@ -1,4 +1,4 @@
-"""Transactions: begun, staged, committed, aborted, listed (`forebay.server.transactions`).
+"""Transactions: begun, staged, committed, aborted, listed (`forebay.server.transactions.manager`).
 
 A Forebay extension of the protocol, with its own API keys (docs/protocol.md).
 """
@@ -13,7 +13,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
 from forebay.server.context import ServerCall, ServerContext, serves
-from forebay.server.transactions import TransactionDescription, TransactionState
+from forebay.server.transactions.manager import TransactionDescription, TransactionState
 
 
 @serves(ApiKey.BEGIN_TRANSACTION)
@@ -31,7 +31,7 @@ async def begin_transaction(context: ServerContext, call: ServerCall) -> Message
 async def stage_rows(context: ServerContext, call: ServerCall) -> Message:
     """Stage rows of an attempt. Requests of one attempt are checked together, and staged in order of arrival."""
     request = call.message
-    context.costs.check_items(len(request.buckets_req), "buckets")
+    context.limits.check_items(len(request.buckets_req), "buckets")
     batches = [
         (TableBucket(request.table_id, message.bucket_id, partition_id_of(message)), payload)
         for message, payload in zip(request.buckets_req, call.payloads, strict=True)
@@ -76,8 +76,8 @@ async def finish_stage(context: ServerContext, call: ServerCall) -> Message:
 async def commit_transaction(context: ServerContext, call: ServerCall) -> Message:
     """Commit the rows of some attempts; respond when they are all written."""
     request = call.message
-    context.costs.check_items(len(request.attempts), "attempts")
-    context.costs.check_items(sum(len(each.buckets) for each in request.unchanged_since), "buckets")
+    context.limits.check_items(len(request.attempts), "attempts")
+    context.limits.check_items(sum(len(each.buckets) for each in request.unchanged_since), "buckets")
     unchanged_since = {
         each.table_id: {
             TableBucket(each.table_id, message.bucket_id, partition_id_of(message)): message.log_offset

@@ -12,10 +12,10 @@ from forebay.metadata.table import AggregateFunction, Column, PartitionInfo, Tab
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_info_to_pb, partition_spec_from_pb, table_path_from_pb
-from forebay.server.auto_partitions import follow_the_clock_for
-from forebay.server.catalog import partition_folder, table_folder
 from forebay.server.context import ServerCall, ServerContext, serves
-from forebay.server.table_rules import check_column_count
+from forebay.server.maintenance.auto_partitions import follow_the_clock_for
+from forebay.server.metadata.catalog import partition_folder, table_folder
+from forebay.server.metadata.table_rules import check_column_count
 
 _SET, _RESET = 0, 1
 _POSITION_LAST = 0
@@ -96,12 +96,12 @@ async def alter_table(context: ServerContext, call: ServerCall) -> Message:
         )
     try:
         if request.add_columns:
-            context.costs.check_items(len(request.add_columns), "columns")
+            context.limits.check_items(len(request.add_columns), "columns")
             await context.in_coordinator(
                 lambda: context.catalog.add_columns(path, [_added_column(message) for message in request.add_columns])
             )
         else:
-            context.costs.check_items(len(request.config_changes), "options")
+            context.limits.check_items(len(request.config_changes), "options")
             to_set, to_reset = config_changes(request.config_changes)
             await context.in_coordinator(context.catalog.alter_properties, path, to_set, to_reset)
             await _follow_the_clock(context, path)

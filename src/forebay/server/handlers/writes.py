@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from forebay.base.eager_task import begun
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.threads import Future
 from forebay.kv.tablet import PutRequest, PutResult
@@ -13,17 +14,11 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
-from forebay.server.context import (
-    SHORT_LIST,
-    AnswerRoom,
-    ServerCall,
-    ServerContext,
-    begun,
-    put_error,
-    serves,
-    write_too_late,
-)
-from forebay.server.replica import AppendRequest, AppendResult
+from forebay.server.context import ServerCall, ServerContext, put_error, serves, write_too_late
+from forebay.server.flow.request_limits import SHORT_LIST
+from forebay.server.flow.response_memory import ResponseMemory
+from forebay.server.flow.write_queue import FutureReceiver
+from forebay.server.storage.write_command import AppendCommand, AppendRequest, AppendResult, PutCommand
 
 _ACKS = (-1, 0, 1)
 _ACKS_NONE = 0
@@ -62,8 +57,11 @@ async def produce_log(context: ServerContext, call: ServerCall) -> Message:
         _refuse_historical(message)
         bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
         async with context.using(bucket) as replica:
-            future = replica.append(AppendRequest(payload, request.acks))
-            result: AppendResult | None = await acknowledged(call.room, future, request.acks, request.timeout_ms)
+            written = FutureReceiver[AppendResult]()
+            replica.submit(AppendCommand.of(AppendRequest(payload, request.acks)), written)
+            result: AppendResult | None = await acknowledged(
+                call.memory, written.future, request.acks, request.timeout_ms
+            )
         if result is not None:
             if result.error is not None:
                 raise result.error
@@ -90,8 +88,9 @@ async def put_kv(context: ServerContext, call: ServerCall) -> Message:
         bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
         async with context.using(bucket) as replica:
             check_key_version(replica.table.info, call.api_version)
-            future = replica.put(PutRequest(payload, targets, request.acks, overwrite))
-            result: PutResult | None = await acknowledged(call.room, future, request.acks, request.timeout_ms)
+            written = FutureReceiver[PutResult]()
+            replica.submit(PutCommand.of(PutRequest(payload, targets, request.acks, overwrite)), written)
+            result: PutResult | None = await acknowledged(call.memory, written.future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
                 raise result.error
@@ -126,10 +125,11 @@ async def _for_each_bucket(
     """Process all buckets of a request concurrently; a failure affects only its bucket. Results keep the request's
     order.
 
-    Very many buckets are started in pieces; later requests of the connection wait meanwhile (forebay.server.rpc).
+    Very many buckets are started in time slices, and later requests of the connection wait until all are started
+    (forebay.server.wire.rpc).
     """
     messages = call.message.buckets_req
-    context.costs.check_items(len(messages), "buckets")
+    context.limits.check_items(len(messages), "buckets")
 
     async def one(message: Any, payload: memoryview, answer: Any) -> None:
         try:
@@ -143,7 +143,7 @@ async def _for_each_bucket(
         answer = answers.add(bucket_id=message.bucket_id, partition_id=partition_id_of(message))
         jobs.append((message, call.payloads[len(jobs)], answer))
 
-    await context.costs.each(messages, len(messages), begin)
+    await context.limits.each(messages, len(messages), begin)
     if len(jobs) == 1:
         await one(*jobs[0])
         return
@@ -152,9 +152,9 @@ async def _for_each_bucket(
         await asyncio.gather(*(task for task in tasks if task is not None))
 
 
-async def acknowledged(room: AnswerRoom, future: Future[Any], acks: int, timeout_ms: int) -> Any:
+async def acknowledged(memory: ResponseMemory, future: Future[Any], acks: int, timeout_ms: int) -> Any:
     """Return the result of a queued write, or None if acks=0. Its memory counts until it is done."""
-    room.keep_until(future)
+    memory.keep_until(future)
     if acks == _ACKS_NONE:
         return None
     loop = asyncio.get_running_loop()

@@ -1,4 +1,7 @@
-"""Spark's JVM seen from Python: the gateway, proxies that it calls, releases, jobs, and a Java to run it.
+"""Spark's JVM, seen from Python: the gateway, and what is done through it.
 
-Nothing else of forebay.spark is imported here.
+`forebay.spark.jvm.gateway` lists the modules. Two need no JVM: `releases` has the differences between releases of
+PySpark, and `java_home` finds a Java for Spark. `spark_jobs` runs Python functions as Spark jobs.
+
+This package imports no other part of forebay.spark.
 """

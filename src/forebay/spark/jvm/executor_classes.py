@@ -1,60 +1,60 @@
-"""Java classes of our own on Spark's executors, without a build.
+"""Our own Java classes on executors, without a build: the sources of `executor_java`, compiled at first use.
 
-Each source `executor_java/<name>.java` is compiled by Janino, which every Spark has, into a jar that `addJar` sends to
-the executors; tasks then find its classes as they find those of any application. Jars are kept for later sessions
-(forebay.spark.jvm.kept_classes). A session that has files of its own for its jobs (artifacts) shares no jars with
-others, and is sent its own.
+The compiled jar is cached for later sessions (forebay.spark.jvm.jar_cache). `addJar` sends it to the executors, whose
+tasks find its classes as they find those of any application. A session that adds files of its own to its jobs
+(artifacts) shares no jars with other sessions, so each such session is sent the jar separately.
 
-The driver loads the classes from the same jar, by a class loader of its own that is kept as long as the JVM. So it can
-make the objects that are serialized into tasks; executors, also those in the driver's JVM (`local[...]`), load the
-classes again from the jar that they were sent.
+The driver loads the classes from the same jar, by a class loader that lives as long as the JVM, and makes the objects
+that are serialized into tasks. Executors load the classes from the jar that they were sent, and so do executors in the
+driver's JVM (`local[...]`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
-from forebay.spark.jvm.gateway import JavaObject, Jvm, joined_source
-from forebay.spark.jvm.kept_classes import kept_jar
+from forebay.spark.jvm.compiler import Constructor, bytecodes, class_of_jar, joined_source, reflective_constructor
+from forebay.spark.jvm.gateway import Jvm, once_per_jvm
+from forebay.spark.jvm.jar_cache import cached_jar
+from forebay.spark.jvm.python_tasks import session_artifacts
 
 _PARTS = {
     "ForebayColumnarFactory": ("ForebayArrow", "ForebayDirect", "ForebayLogs", "ForebayMixedScan", "ForebayPages")
 }
-"""Other sources whose classes a class needs; they are compiled together with it."""
-
-_jars: WeakKeyDictionary[Jvm, dict[str, tuple[Path, JavaObject]]] = WeakKeyDictionary()
-"""The jar and the constructor of each class that is loaded."""
-
-_sent: WeakKeyDictionary[Jvm, set[tuple[str, str | None]]] = WeakKeyDictionary()
-"""The classes that executors know, and for the jobs of which session: its artifacts' id, or None for all others."""
+"""Classes that another class needs, and that are compiled together with it."""
 
 
-def executor_class(jvm: Jvm, name: str, cache: Path | None = None) -> Callable[..., JavaObject]:
-    """A constructor of the Java class `executor_java/<name>.java`, which all executors of the session know.
+def executor_class(jvm: Jvm, name: str, cache: Path | None = None) -> Constructor:
+    """The constructor of the class `executor_java/<name>.java`, which all executors of the session can load.
 
-    `cache` is the directory of jars (by default in the user's cache). Raises `UnsupportedOperation` where this Spark
-    has no compiler that we know.
+    `cache` is the directory of jars, by default `jar_cache.default_cache()`. Raises `UnsupportedOperation` where
+    Spark's compiler is not one that we know.
     """
-    jars, sent = _jars.setdefault(jvm, {}), _sent.setdefault(jvm, set())
     with jvm.known_layout("compiler"):
-        if name not in jars:
-            jar = class_jar(jvm, name, cache)
-            jars[name] = jar, jvm.class_of_jar(jar, name).getConstructors()[0]
-        jar, constructor = jars[name]
-        place = name, jvm.artifacts()
-        if place not in sent:
-            jvm.context._jsc.sc().addJar(jar.as_uri())
-            sent.add(place)
-    return jvm.maker(constructor)
+        jar, constructor = _loaded_class(jvm, name, cache)
+        _send_jar(jvm, jar, session_artifacts(jvm))
+    return constructor
+
+
+@once_per_jvm
+def _loaded_class(jvm: Jvm, name: str, cache: Path | None) -> tuple[Path, Constructor]:
+    """The jar of a class, and its constructor on the driver."""
+    jar = class_jar(jvm, name, cache)
+    return jar, reflective_constructor(jvm, class_of_jar(jvm, jar, name).getConstructors()[0])
+
+
+@once_per_jvm
+def _send_jar(jvm: Jvm, jar: Path, _artifacts: str | None) -> None:
+    """Send a jar to executors, once for each set of artifacts; None are the artifacts of all other sessions."""
+    jvm.context._jsc.sc().addJar(jar.as_uri())
 
 
 def class_jar(jvm: Jvm, name: str, cache: Path | None = None) -> Path:
     """The jar with the class `name`, compiled for the Spark of `jvm` unless `cache` has it."""
-    return kept_jar(name, java_source(name), jvm.spark_version, jvm.bytecodes, cache)
+    return cached_jar(name, executor_source(name), jvm.spark_version, partial(bytecodes, jvm), cache)
 
 
-def java_source(name: str) -> str:
-    """The source of the class `name` and of those that it needs, as one."""
+def executor_source(name: str) -> str:
+    """The source of the class `name` of executors and of the classes that it needs."""
     return joined_source("executor_java", name, *_PARTS.get(name, ()))

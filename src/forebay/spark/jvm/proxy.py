@@ -1,18 +1,18 @@
-"""Python objects that the JVM calls: the base of everything that implements an interface of Spark.
+"""Python objects that the JVM calls: the base class of everything that implements an interface of Spark.
 
-Nouns: a *proxy* is a Python object with a class `Java` that lists interfaces; given to the JVM, py4j wraps it in a Java
-object whose methods call back. A *default method* is one that its interface implements itself.
+Nouns: a *proxy* is a Python object with a class `Java` that lists interfaces. When it is passed to the JVM, py4j wraps
+it in a Java object whose methods call back. A *default method* is a method that its interface implements.
 
 Rules:
-- Every method is answered. Java's proxies call back for default methods too, and every Spark release adds some; a
-  method that the Python class does not have is answered by the interface's own default (`__getattr__` below).
-- Errors are translated where they cross: a `ForebayError` becomes an exception of the JVM with the same message, an
-  exception of the JVM goes back as it is. Only a bug of ours arrives with a Python traceback.
-- Nothing is kept alive by hand. py4j's pool holds a proxy from the moment it is given to the JVM until the garbage
-  collector there takes the Java object: exactly as long as it can be called. So a proxy must not hold references to
-  Java objects that refer back to it, a cycle that crosses two collectors; catalogs hold their session weakly.
+- Every method has an answer. Java calls back for default methods, too, and each release of Spark adds some. For a
+  method that the Python class lacks, the interface's default is called (`__getattr__` below).
+- Errors are translated at the boundary. A `ForebayError` becomes an exception of the JVM with the same message; an
+  exception of the JVM is thrown again unchanged. Only a bug arrives with a Python traceback.
+- py4j controls the lifetime. Its pool holds a proxy from the moment it is passed to the JVM until the JVM's garbage
+  collector takes the Java object. So a proxy must not hold a Java object that refers back to the proxy: neither
+  collector sees such a cycle whole. Catalogs therefore hold their session weakly.
 
-Answers are called from any thread of the JVM; proxies of one query are immutable or used by one thread.
+The JVM calls methods from any of its threads. Proxies of a query are immutable, or are used by one thread.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import Any, ClassVar, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
-from forebay.base.errors import ForebayError
-from forebay.spark.jvm.gateway import JavaThrow, Jvm
+from forebay.base.errors import ForebayError, UnsupportedOperation
+from forebay.spark.jvm.exceptions import java_exception
+from forebay.spark.jvm.gateway import SUPPORTED_RELEASES, JavaObject, JavaThrow, Jvm, once_per_jvm
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,7 +34,7 @@ _numbers = itertools.count(1)
 
 
 def _translated(method: F) -> F:
-    """`method` of a proxy, with its errors made into ones of the JVM."""
+    """`method` of a proxy, with its errors translated into exceptions of the JVM."""
 
     @functools.wraps(method)
     def call(self: JavaProxy, *args: Any) -> Any:
@@ -42,11 +43,11 @@ def _translated(method: F) -> F:
         except JavaThrow:
             raise
         except ForebayError as e:
-            raise JavaThrow(self.jvm.exception(e)) from e
+            raise JavaThrow(java_exception(self.jvm, e)) from e
         except Py4JJavaError as e:
             raise JavaThrow(e.java_exception) from e
         except Exception as e:
-            origin = getattr(e, "_origin", None)  # how PySpark wraps exceptions of the JVM
+            origin = getattr(e, "_origin", None)  # PySpark wraps exceptions of the JVM so
             if origin is None:
                 raise
             raise JavaThrow(origin) from e
@@ -56,16 +57,36 @@ def _translated(method: F) -> F:
 
 @_translated
 def _call_default(proxy: JavaProxy, name: str, *args: Any) -> Any:
-    return proxy.jvm.call_default(proxy, name, *args)
+    """The result of the default method `name`, for a proxy whose class lacks the method."""
+    jvm = proxy.jvm
+    method = _default_method(jvm, tuple(proxy.Java.implements), name, len(args))
+    if method is None:
+        raise UnsupportedOperation(
+            f"Spark {jvm.spark_version} calls {name}() with {len(args)} arguments on a {type(proxy).__name__}, "
+            f"which Forebay does not know (it knows {SUPPORTED_RELEASES})"
+        )
+    invoke = jvm.class_("java.lang.reflect.InvocationHandler").invokeDefault
+    return invoke(proxy, method, jvm.array("java.lang.Object", args))
+
+
+@once_per_jvm
+def _default_method(jvm: Jvm, interfaces: tuple[str, ...], name: str, arguments: int) -> JavaObject | None:
+    """The java.lang.reflect.Method of a default method with a number of arguments; None if there is none."""
+    by_name = jvm.class_("java.lang.Class").forName
+    for interface in interfaces:
+        for method in by_name(interface).getMethods():
+            if method.getName() == name and method.isDefault() and method.getParameterCount() == arguments:
+                return method
+    return None
 
 
 class JavaProxy:
-    """Base of all proxies. Subclasses list their interfaces in `interfaces`; public methods are the JVM's to call."""
+    """Base class of proxies. Subclasses list their interfaces in `interfaces`; the JVM calls their public methods."""
 
     interfaces: ClassVar[tuple[str, ...]] = ()
 
     class Java:
-        """Where py4j looks for the interfaces."""
+        """The names of the interfaces, where py4j looks for them."""
 
         implements: ClassVar[list[str]] = []
 
@@ -88,7 +109,7 @@ class JavaProxy:
         return functools.partial(_call_default, self, name)
 
     def _identity(self) -> str:
-        """What makes two proxies the same to Spark; by default every proxy is its own."""
+        """The text by which Spark compares proxies. By default each proxy equals only itself."""
         return f"{type(self).__name__}#{self._number}"
 
     def toString(self) -> str:
@@ -98,5 +119,5 @@ class JavaProxy:
         return hash(self._identity()) & 0x7FFFFFFF
 
     def equals(self, other: Any) -> bool:
-        # The JVM's wrapper of a proxy does not come back as the Python object, so compare what it says of itself.
+        # The JVM passes its wrapper of a proxy, and not the Python object, so the texts are compared.
         return other is self or (hasattr(other, "toString") and other.toString() == self._identity())

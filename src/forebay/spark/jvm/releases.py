@@ -1,7 +1,7 @@
-"""Where releases of PySpark 4 differ in Python; `forebay.spark.jvm.gateway` knows where their JVMs differ.
+"""Differences between releases of PySpark 4 in Python. Other modules of this package handle those of the JVM.
 
-What can be looked at is looked at. Only what must be known before there is a JVM goes by the number of the release.
-docs/spark.md has the table of what each release offers.
+Features are detected where possible. The number of the release decides only what is needed before the JVM starts.
+docs/spark.md has a table of the features of each release.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 TIME_TYPE: Any = getattr(spark_types, "TimeType", None)
-"""Spark's type TIME; None before 4.1, which has none."""
+"""Spark's type TIME; None before 4.1."""
 
 _ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-"""Releases that do not ask for the time zone of timestamps always take UTC."""
+"""Releases whose conversion has no parameter for the time zone of timestamps use UTC."""
 
 _STREAMING = "org.apache.spark.sql.execution.streaming."
 
 
 arrow_schema: Callable[[spark_types.StructType], pa.Schema] = functools.partial(to_arrow_schema, **_ZONE)
-"""The Arrow schema that this release exchanges rows of a schema in; instants have the time zone UTC."""
+"""The Arrow schema in which this release exchanges rows of a schema with Python. Instants have the time zone UTC."""
 
 
 def release(version: str) -> tuple[int, int]:
-    """(4, 1) of "4.1.4" or "4.1.0.dev0"."""
+    """The major and minor number of a version: (4, 1) for "4.1.4" and "4.1.0.dev0"."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 
 def checkpoints_by_rename(version: str = pyspark.__version__) -> str:
-    """The class that keeps streaming checkpoints in files which it renames; Spark 4.1 moved it."""
+    """The name of Spark's class that writes streaming checkpoints by renaming files. Spark 4.1 moved it."""
     package = _STREAMING + ("checkpointing." if release(version) >= (4, 1) else "")
     return package + "FileSystemBasedCheckpointFileManager"
 
 
 @functools.cache
 def streams_have_limits() -> bool:
-    """Return whether stream readers written in Python get the start and the limit of a batch: from 4.2 on."""
+    """Whether Spark passes the start and the limit of a batch to stream readers written in Python: from 4.2 on."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
@@ -58,9 +58,9 @@ def streams_write_arrow() -> bool:
 
 @functools.cache
 def counts_rows_without_columns() -> bool:
-    """Whether workers can tell Spark how many rows a batch without columns has; 4.0 takes it for an empty one.
+    """Whether a worker's batch without columns keeps its number of rows on its way to Spark; not in 4.0.
 
-    Found out by PySpark's own code, on the driver. Where that code is not found the answer is no, which is always safe.
+    PySpark's serializer is tried on the driver. False, which is always safe, where it cannot be tried.
     """
     batch = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
     try:
@@ -70,7 +70,7 @@ def counts_rows_without_columns() -> bool:
 
 
 def _as_sent(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """`batch` as PySpark's worker sends it to the JVM."""
+    """`batch` as the JVM receives it from PySpark's worker."""
     transformer = getattr(importlib.import_module("pyspark.sql.conversion"), "ArrowBatchTransformer", None)
     if transformer is not None:
         return transformer.wrap_struct(batch)
@@ -81,4 +81,4 @@ def _as_sent(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 _STREAM_MARK_BYTES = 4
-"""PySpark writes a number before the Arrow stream."""
+"""The size of a number that PySpark writes before the Arrow stream."""

@@ -1,8 +1,8 @@
-"""Work of our own as tasks of Spark: each item of a list is done by some worker, and its result comes back.
+"""Python functions as Spark jobs: workers apply a function to the items of a list and return the results.
 
 Every call is one Spark job, in a job group and a scheduler pool of its own: with `spark.scheduler.mode=FAIR` several of
-them share the cores evenly. Errors of items come back as values, so that the driver learns of all that was written, and
-can remove it; Spark runs a task again only where its process is lost.
+them share the cores evenly. Errors of items are returned as values. So the driver gets the results of all other items,
+and can remove what they have written. Spark retries a task only if its process is lost.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ _TASKS_PER_CORE = 8
 _POOL = "spark.scheduler.pool"
 
 Work = Callable[[Any, int], Any]
-"""Does one item on a worker. The second argument is the number of Spark's attempt, which no other attempt has."""
-
+"""Processes one item on a worker. The second argument is the id of the task attempt, unique in the Spark context."""
 
 RunTasks = Callable[[Work, Sequence[Any], str], list[Any]]
-"""Has work done on each item, under a description: `run_job` of a Spark context, or `run_here`."""
+"""Applies work to each item, under a description: `run_job` of a Spark context, or `run_here`."""
 
 
 def run_here(work: Work, items: Sequence[Any], _description: str) -> list[Any]:
-    """The results of `work` on each item, in this thread: for processes without a Spark context."""
+    """The results of `work` for each item, computed in this thread, for processes without a Spark context."""
     return [work(item, 0) for item in items]
 
 
@@ -57,19 +56,19 @@ def run_job(
     cancelled: threading.Event | None = None,
     on_progress: Callable[[float], None] = lambda _done: None,
 ) -> list[Any]:
-    """What `work` makes of each item, in their order; an error that it raised stands in its result's place.
+    """The results of `work` for each item, in the order of `items`. An error that it raised is the item's result.
 
-    `work`, items and results pickle. The first items should be the largest: they are spread over the tasks.
-    `on_progress` gets the share that is done, in the caller's thread. Once `cancelled` is set, or `on_progress` raises,
-    running tasks are killed; Spark's error for that is raised, or that of `on_progress`.
+    `work`, items and results must be picklable. The largest items should come first: items are dealt to tasks in turn.
+    `on_progress` gets the share of finished tasks, from 0 to 1, in the caller's thread. Once `cancelled` is set, or
+    `on_progress` raises, running tasks are killed, and Spark's error or that of `on_progress` is raised.
     """
     group = f"forebay {description} {SYSTEM_IDS.token_hex()[:8]}"
     with ThreadPoolExecutor(1, thread_name_prefix="forebay-spark-job") as thread:
         job = thread.submit(_collect, context, items, _Tasks(pickle.dumps(work)), group, description)
         try:
             _watch(context, job, group, cancelled or threading.Event(), on_progress)
-        except BaseException:  # the user's interrupt, too
-            while not job.done():  # again and again: the job may not have reached Spark yet
+        except BaseException:  # such as the user's interrupt
+            while not job.done():  # repeatedly: the job may not have reached Spark yet
                 context.cancelJobGroup(group)
                 wait([job], timeout=_WATCH_SECONDS)
             raise
@@ -80,7 +79,7 @@ def run_job(
 def _collect(
     context: SparkContext, items: Sequence[Any], tasks: _Tasks, group: str, pool: str
 ) -> list[tuple[int, bytes]]:
-    """The job, in a thread of its own: job groups and pools belong to threads."""
+    """The index and pickled result of each item. Job groups and pools belong to threads, so each job has a thread."""
     context.setJobGroup(group, pool, interruptOnCancel=True)
     context.setLocalProperty(_POOL, pool)
     pickled = [(index, pickle.dumps(item)) for index, item in enumerate(items)]
@@ -96,7 +95,7 @@ def _watch(
     cancelled: threading.Event,
     on_progress: Callable[[float], None],
 ) -> None:
-    """Report the progress of the job, and end it if it is cancelled."""
+    """Report the progress of the job until it ends, and cancel it if `cancelled` is set."""
     tracker = context.statusTracker()
     while not job.done():
         wait([job], timeout=_WATCH_SECONDS)
@@ -117,7 +116,7 @@ def _watch(
 
 @dataclass(frozen=True)
 class _Tasks:
-    """What a worker of Spark does with the items of its partition."""
+    """The function that workers run on their partitions: pickled `work` on each item."""
 
     work: bytes
 
@@ -135,13 +134,13 @@ class _Tasks:
 
 
 def grouped(items: Sequence[Any], groups_max: int) -> list[list[Any]]:
-    """The items of each task of Spark: one, unless there are very many. The largest, which come first, are spread."""
+    """The items of each task: one item, or several where there are more than `groups_max` items, dealt in turn."""
     count = min(len(items), max(groups_max, 1))
     return [list(items[i::count]) for i in range(count)]
 
 
 def _portable(error: Exception) -> Exception:
-    """The error without its history, in a form that the driver can read."""
+    """The error without its cause and traceback, of a class that the driver can unpickle."""
     if isinstance(error, ForebayError):
         return type(error)(error.message, error.code)
     return InternalError(f"{type(error).__name__}: {error}")

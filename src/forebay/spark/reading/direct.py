@@ -17,18 +17,20 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from forebay.base.errors import ForebayError
+from forebay.client.cluster.rpc import SOFTWARE
 from forebay.client.connection import Connection
-from forebay.client.rpc import SOFTWARE
-from forebay.client.table_snapshot import TableSnapshot
-from forebay.client.views import RowView, arrow_rows
-from forebay.codec.arrow_types import storage_schema
-from forebay.metadata.table import LogFormat, TableBucket, TableInfo
+from forebay.client.reading.table_snapshot import TableSnapshot
+from forebay.client.views import arrow_rows
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table_options import LogFormat
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
 from forebay.protocol.sasl import PlainClient
-from forebay.spark.reading.live_read import KvBatchSplit, LogInput, ReadFunction
+from forebay.spark.reading.live_read import ReadFunction
 from forebay.spark.reading.plan import SplitsPartition
+from forebay.unionread.splits import KvSnapshotSplit, LogSplit
 
 _CHECK_CRC = "client.scanner.log.check-crc"
 _CLIENT = -1
@@ -41,7 +43,7 @@ _ANSWER_BYTES = 4 << 20
 _PAGE_BYTES = 2 << 20
 _NARROW_PAGE_FACTOR_MAX = 4
 """Stored bytes of the rows of one page of a bucket: few enough that its columns stay in the processor's cache, enough
-that the server's work for a request does not count. More where the columns that are wanted are a small part of them:
+that the server's work for a request does not count. More where the requested columns are a small part of them:
 2 of 8 columns of 4 M rows take 0.28, 0.24 and 0.23 s with 1, 2 and 4 MiB, all columns 0.66, 0.65 and 0.70 s."""
 
 _CONNECT_SECONDS_MAX = 10.0
@@ -69,7 +71,7 @@ class DirectLogs:
         return b"".join(_text(self._ranges(partition)) for partition in partitions)
 
     def _ranges(self, partition: SplitsPartition) -> bytes:
-        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
         if not logs or len(logs) < len(partition.splits):
             return b""
         written = [struct.pack(">i", len(logs))]
@@ -102,7 +104,7 @@ class DirectBuckets:
         return b"".join(_text(self._ranges(partition)) for partition in partitions)
 
     def _ranges(self, partition: SplitsPartition) -> bytes:
-        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvSnapshotSplit)]
         snapshot = partition.snapshot
         if not buckets or len(buckets) < len(partition.splits) or snapshot is None or not snapshot.is_exact:
             return b""
@@ -115,10 +117,10 @@ class DirectBuckets:
         return b"".join(written)
 
     def _request(self, snapshot: TableSnapshot, bucket: TableBucket) -> pb.ScanKvRequest:
-        stored, wanted = len(self.info.schema.columns), max(1, len(self.as_arrow.projected_fields))
+        stored, projected = len(self.info.schema.columns), max(1, len(self.as_arrow.projected_fields))
         return pb.ScanKvRequest(
             table_snapshot_id=snapshot.raw_id,
-            batch_size_bytes=_PAGE_BYTES * min(_NARROW_PAGE_FACTOR_MAX, stored // wanted),
+            batch_size_bytes=_PAGE_BYTES * min(_NARROW_PAGE_FACTOR_MAX, stored // projected),
             bucket_scan_req=pb.PbScanReqForBucket(
                 table_id=bucket.table_id,
                 partition_id=bucket.partition_id,
@@ -136,7 +138,7 @@ def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
         return f"metadata columns ({', '.join(read.include)})"
     if info.descriptor.log_format is not LogFormat.ARROW:
         return f"the log's format is {info.descriptor.log_format.value}"
-    view = RowView(info, read.columns, read.predicate)
+    view = read.view
     # Rows without columns are counted by the headers of batches, which the server cuts down to a narrow column.
     positions = sorted(info.schema.indexes(read.columns)) or list(view.positions)
     columns = _columns(read, positions)
@@ -183,7 +185,7 @@ def direct_buckets(connection: Connection, read: ReadFunction, buckets: Sequence
     columns = _columns(read, positions)
     if isinstance(columns, str):
         return columns
-    as_arrow = arrow_rows(RowView(info, read.columns, read.predicate), positions, read.settings)
+    as_arrow = arrow_rows(read.view, positions, read.settings)
     limit = read.limit if read.predicate is None else None
     source = [struct.pack(">?", True), _handshake(read), columns, struct.pack(">q", _MANY if limit is None else limit)]
     return DirectBuckets(connection, info, as_arrow, limit, b"".join(source))
@@ -220,41 +222,41 @@ def _columns(read: ReadFunction, positions: Sequence[int]) -> bytes | str:
     places = [positions.index(position) for position in info.schema.indexes(read.columns)]
     stored = storage_schema(columns)
     written = [struct.pack(">i", len(places))]
-    for place, wanted in zip(places, read.schema, strict=True):
-        factor = _factor(stored.field(place).type, wanted.type)
+    for place, requested in zip(places, read.schema, strict=True):
+        factor = _factor(stored.field(place).type, requested.type)
         if factor is None:
-            return f"column '{wanted.name}' is {columns[place].data_type}, and Spark asks for {wanted.type}"
+            return f"column '{requested.name}' is {columns[place].data_type}, and Spark asks for {requested.type}"
         written.append(struct.pack(">iq", place, factor))
     return b"".join(written)
 
 
-def _factor(stored: pa.DataType, wanted: pa.DataType) -> int | None:
+def _factor(stored: pa.DataType, requested: pa.DataType) -> int | None:
     """By what Spark's number is another one than that on the wire: 1 if it is not, below 0 what to divide by.
 
     None for values that Java cannot read, or not as Spark wants them.
     """
-    if _same(stored, wanted):
+    if _same(stored, requested):
         return 1
-    if pa.types.is_timestamp(stored) and pa.types.is_timestamp(wanted):
-        have, want = _PER_SECOND[stored.unit], _PER_SECOND[wanted.unit]
+    if pa.types.is_timestamp(stored) and pa.types.is_timestamp(requested):
+        have, want = _PER_SECOND[stored.unit], _PER_SECOND[requested.unit]
         return want // have if want > have else -(have // want)
     return None
 
 
-def _same(stored: pa.DataType, wanted: pa.DataType) -> bool:
+def _same(stored: pa.DataType, requested: pa.DataType) -> bool:
     """Whether Arrow has the same bytes for both types. Zones of instants and names of nested fields do not matter."""
-    if pa.types.is_timestamp(stored) and pa.types.is_timestamp(wanted):
-        return bool(stored.unit == wanted.unit)
-    if stored.id != wanted.id:
+    if pa.types.is_timestamp(stored) and pa.types.is_timestamp(requested):
+        return bool(stored.unit == requested.unit)
+    if stored.id != requested.id:
         return False
     if pa.types.is_map(stored):
-        return _same(stored.key_type, wanted.key_type) and _same(stored.item_type, wanted.item_type)
+        return _same(stored.key_type, requested.key_type) and _same(stored.item_type, requested.item_type)
     if pa.types.is_list(stored):
-        return _same(stored.value_type, wanted.value_type)
+        return _same(stored.value_type, requested.value_type)
     if pa.types.is_struct(stored):
-        inner = stored.num_fields == wanted.num_fields
-        return inner and all(_same(stored.field(i).type, wanted.field(i).type) for i in range(stored.num_fields))
-    return bool(stored.equals(wanted))
+        inner = stored.num_fields == requested.num_fields
+        return inner and all(_same(stored.field(i).type, requested.field(i).type) for i in range(stored.num_fields))
+    return bool(stored.equals(requested))
 
 
 def _text(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Queries whose filters fix keys (forebay.client.key_filter): rows that the driver looks up, and fewer buckets.
+"""Queries whose filters fix keys (forebay.client.reading.key_filter): rows that the driver looks up, and fewer buckets.
 
 The driver looks keys up when the query's tasks are made, and sends the rows with a task: so a task that is tried again
 has the same rows. Several buckets are pinned by a table snapshot first, as for a scan. A lookup sees the rows of that
@@ -9,49 +9,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.connection import Connection
-from forebay.client.key_filter import KeyFilter
-from forebay.client.key_reader import AT_ONCE_MAX, KeyPlan, choose, knows_log_ends, look_up
-from forebay.client.planning import LATEST, list_offsets
-from forebay.client.table_snapshot import TableSnapshot
+from forebay.client.reading.key_filter import KeyFilter
+from forebay.client.reading.key_plan import KeyPlan, choose
+from forebay.client.reading.key_source import AT_ONCE_MAX, knows_log_ends, look_up
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import RowView
-from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table import TableBucket
 from forebay.spark.filters import matching_partitions
-from forebay.spark.reading.live_read import FoundRows, KeysInput, KvBatchSplit, Split
+from forebay.spark.reading.live_read import FoundRows, Split
 from forebay.spark.reading.plan import Pushdown
+from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit
 
 Tasks = Sequence[tuple[Split, ...]]
 Pin = Callable[[Sequence[TableBucket]], TableSnapshot | None]
 
 
-def chosen_buckets(connection: Connection, info: TableInfo, wanted: Pushdown) -> KeyPlan | None:
+def selected_buckets(connection: Connection, view: RowView, pushdown: Pushdown) -> KeyPlan | None:
     """The buckets and keys that the filters leave; None if they do not restrict keys or buckets."""
-    found = KeyFilter.of(info, wanted.filter)
-    if found is None:
+    info, key_filter = view.info, KeyFilter.of(view)
+    if key_filter is None:
         return None
-    if found.is_empty:
+    if key_filter.is_empty:
         return KeyPlan((), info.bucket_count, {})
     if not info.is_partitioned:
-        return choose(found, [TableBucket(info.table_id, number) for number in range(info.bucket_count)], ())
+        return choose(key_filter, [TableBucket(info.table_id, number) for number in range(info.bucket_count)], ())
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
     existing = connection.table(info).partitions()
-    left = matching_partitions(existing, keys, wanted.partition_filters)
+    left = matching_partitions(existing, keys, pushdown.partition_filters)
     buckets = [TableBucket(info.table_id, n, p.partition_id) for p in left for n in range(info.bucket_count)]
-    plan = choose(found, buckets, left)
+    plan = choose(key_filter, buckets, left)
     return KeyPlan(plan.buckets, info.bucket_count * len(existing), plan.keys)
 
 
 def with_found_rows(
-    connection: Connection, info: TableInfo, wanted: Pushdown, tasks: Tasks, pin: Pin
+    connection: Connection, view: RowView, tasks: Tasks, pin: Pin
 ) -> tuple[Tasks, TableSnapshot | None]:
     """`tasks` with the rows of their keys instead of the keys, and the snapshot that other splits of them read.
 
     `pin` opens a snapshot of buckets; it returns None if the cluster cannot.
     """
+    info = view.info
     keys = {
-        bucket: of_bucket for task in tasks for s in task if isinstance(s, KeysInput) for bucket, of_bucket in s.keys
+        bucket: of_bucket
+        for task in tasks
+        for split in task
+        if isinstance(split, KeyLookupSplit)
+        for bucket, of_bucket in split.keys
     }
-    scanned = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+    scanned = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
     snapshot: TableSnapshot | None = None
     offsets: dict[TableBucket, int] | None = None
     at_once = len(keys) == 1 and not scanned and max(map(len, keys.values())) <= AT_ONCE_MAX
@@ -61,15 +68,15 @@ def with_found_rows(
             offsets = list_offsets(connection.cluster, info, list(keys), LATEST)
         else:
             offsets = snapshot.log_offsets
-    found = look_up(connection, info, RowView(info, wanted.columns, wanted.filter), keys, offsets)
-    rows = FoundRows.of(list(found.rows.values()))
+    lookup = look_up(connection, view, keys, offsets)
+    rows = FoundRows.of(list(lookup.rows.values()))
     made: list[tuple[Split, ...]] = []
     for task in tasks:
-        if any(isinstance(split, KeysInput) for split in task):
-            others = [split for split in task if not isinstance(split, KeysInput)]
-            task = (rows, *others, *(KvBatchSplit(bucket) for bucket in found.changed))
+        if any(isinstance(split, KeyLookupSplit) for split in task):
+            others = [split for split in task if not isinstance(split, KeyLookupSplit)]
+            task = (rows, *others, *(KvSnapshotSplit(bucket) for bucket in lookup.changed))
         made.append(task)
-    if snapshot is not None and not found.changed and not scanned:
+    if snapshot is not None and not lookup.changed and not scanned:
         snapshot.release()
         snapshot = None
     return made, snapshot

@@ -51,26 +51,26 @@ class LakeChangesScan(PaimonScan):
     def schema(self) -> StructType:
         return StructType([*to_spark_schema(columns_of(self.table.schema)).fields, *_OF_COMMITS])
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> LakeChangesRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> LakeChangesRead:
         rows = [f for f in schema if f.name in self.table.schema.names]
         columns = tuple(dict.fromkeys(path for f in rows for path in self._paths(f)))
         arrow = spark_arrow_schema(schema)
         keys = self.table.schema.primary_keys if self.is_net else ()
-        return LakeChangesRead(self.table, self.name, columns, arrow, wanted.filter, wanted.limit, CHANGES, keys)
+        return LakeChangesRead(self.table, self.name, columns, arrow, pushdown.filter, pushdown.limit, CHANGES, keys)
 
     def commits(self, scan_filter: ScanFilter, *, cut_by_file: bool = False) -> CommitScan:
         """The changes from the beginning of the range on."""
-        wanted = self.range
-        return CommitScan(self.table, scan_filter, wanted.start, is_time=wanted.is_of_times, cut_by_file=cut_by_file)
+        changes = self.range
+        return CommitScan(self.table, scan_filter, changes.start, is_time=changes.is_of_times, cut_by_file=cut_by_file)
 
-    def _work(self, cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
-        splits = self.commits(ScanFilter.of(self.table.schema, wanted.filter)).splits(self.range.stop)
-        return self._dealt(splits, cores, wanted, serves)
+    def _work(self, cores: int, pushdown: Pushdown, serves: Serves | None) -> DealtTasks:
+        splits = self.commits(ScanFilter.of(self.table.schema, pushdown.filter)).splits(self.range.stop)
+        return self._dealt(splits, cores, pushdown, serves)
 
 
 @dataclass(frozen=True)
 class LakeChangesRead(PaimonRead):
-    """How the changes of snapshots are read; with `net_of`, a key, no more than two of each key and snapshot."""
+    """Reads the changes of snapshots; with `net_of`, a key, no more than two of each key and snapshot."""
 
     net_of: tuple[str, ...] = ()
 
@@ -78,21 +78,21 @@ class LakeChangesRead(PaimonRead):
         snapshot = Startup(self.table).readable(split.snapshot_id)
         if snapshot is None:
             raise NotFound(f"snapshot {split.snapshot_id} of {self.name} expired while its changes were read")
-        said = (snapshot.id, pa.int64()), (snapshot.time_millis, pa.timestamp("ms", "UTC"))
+        constants = (snapshot.id, pa.int64()), (snapshot.time_millis, pa.timestamp("ms", "UTC"))
         for batch, kinds in self._changes_of(split):
             rows = batch.columns[1:]
             arrays = [_SPARK_TYPES.take(array_of(kinds))]
-            arrays += [pa.repeat(pa.scalar(value, t), len(batch)) for value, t in said]
+            arrays += [pa.repeat(pa.scalar(value, t), len(batch)) for value, t in constants]
             names = [f.name for f in _OF_COMMITS] + batch.schema.names[1:]
             yield pa.RecordBatch.from_arrays([*arrays, *rows], names)
 
     def _changes_of(self, split: ChangeSplit) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int8]]]:
-        found = self._changes.read(split)
+        changed = self._changes.read(split)
         if not self.net_of:
-            for batch in found:
+            for batch in changed:
                 yield batch, change_numbers(batch.column(0))
             return
-        batches = list(found)
+        batches = list(changed)
         if batches:
             every = pa.concat_batches(batches)
             yield _net(every, change_numbers(every.column(0)), self.net_of)
@@ -101,7 +101,7 @@ class LakeChangesRead(PaimonRead):
 def _net(
     changes: pa.RecordBatch, kinds: npt.NDArray[np.int8], key: tuple[str, ...]
 ) -> tuple[pa.RecordBatch, npt.NDArray[np.int8]]:
-    """What the `changes` of each key come to, with their kinds: Spark cannot order those of one snapshot."""
+    """The net effect of the `changes` of each key, with kinds: Spark cannot order those of one snapshot."""
     keys = sort_key([changes.column(name) for name in key], zeros_equal=True)
     order = sort_rows([keys])
     starts = group_starts(keys, order)[:-1]
@@ -112,5 +112,5 @@ def _net(
     before = np.where(remains[was], _UPDATE_BEFORE, _DELETE)
     after = np.where(was[remains], _UPDATE_AFTER, _INSERT)
     in_place = np.argsort(at, kind="stable")
-    chosen = np.concatenate([before, after])[in_place].astype(np.int8)
-    return changes.take(array_of(at[in_place])), chosen
+    net_kinds = np.concatenate([before, after])[in_place].astype(np.int8)
+    return changes.take(array_of(at[in_place])), net_kinds

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from forebay.codec.arrow_types import arrow_type
+from forebay.codec.arrow.arrow_types import arrow_type
 from forebay.paimon.files.reader import ROW_INDEX
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import TableSchema
@@ -65,22 +65,22 @@ def is_metadata(schema: TableSchema, name: str) -> bool:
 def with_metadata(
     table: TableContext, split: DataSplit, batches: Iterable[pa.RecordBatch], names: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    """`batches` of a split, which is one file where its path is wanted, with the metadata columns among `names`."""
+    """`batches` of a split, which is one file where its path is requested, with the metadata columns among `names`."""
     hidden = [name for name in names if is_metadata(table.schema, name)]
     made = {name: _of_split(table, split, name) for name in hidden if name in _OF_SPLITS}
     for batch in batches:
-        known = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         arrays = [
             pa.repeat(made[name], batch.num_rows)
             if name in made
-            else known[name.removeprefix(OLD_PREFIX) if name in hidden else name]
+            else columns[name.removeprefix(OLD_PREFIX) if name in hidden else name]
             for name in names
         ]
         yield pa.RecordBatch.from_arrays(arrays, names)
 
 
 def _of_split(table: TableContext, split: DataSplit, name: str) -> pa.Scalar:
-    """What all rows of a split have in the metadata column `name`."""
+    """The value of all rows of a split in the metadata column `name`."""
     if name == BUCKET:
         return pa.scalar(split.bucket, pa.int32())
     if name == FILE_PATH:

@@ -20,7 +20,7 @@ from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
 from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit, file_names
-from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.expired import expiry_errors
 from forebay.paimon.read.facade import travelled
 from forebay.paimon.read.pieces import by_file, joined
 from forebay.paimon.read.plain_files import plain_files
@@ -28,6 +28,7 @@ from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
+from forebay.spark.read_modes import DEFAULT_MODES, ReadMode
 from forebay.spark.reading.lake_metadata import NOT_READ, OLD_PREFIX, is_metadata
 from forebay.spark.reading.lake_read import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonRead
 from forebay.spark.reading.native_files import ROWS_MIN, spark_path, spark_paths
@@ -48,11 +49,9 @@ from forebay.spark.workers import short_errors
 
 READ_OPTIMIZED = "ro"
 
-SYSTEM_TABLES = (AUDIT_LOG, BINLOG, READ_OPTIMIZED)
-"""Paimon's system tables that show a table's rows, and so are read by tasks."""
-
-SIDE_TABLES = (*SYSTEM_TABLES, "changelog")
-"""What can stand behind a table's name ("t$audit_log") and is read by tasks. `changelog` is like a stream table's."""
+SYSTEM_TABLES = (AUDIT_LOG, BINLOG, READ_OPTIMIZED, "changelog")
+"""The system tables that show the rows of a table (`t$audit_log`), and so are read by tasks. Paimon has all but
+`changelog`, which is like that of a live table."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Group:
 
 @dataclass(frozen=True)
 class DealtTasks:
-    """What splits come to: their tasks, and the files that Spark reads directly with the tasks beside these."""
+    """Splits as tasks, and as the files that Spark reads directly with the tasks beside these."""
 
     tasks: Sequence[tuple[ChangeSplit, ...]]
     rows: int
@@ -82,25 +81,27 @@ class DealtTasks:
 
 @dataclass(frozen=True)
 class PaimonScan:
-    """A table that is to be scanned, or one of its `SIDE_TABLES`, under the schema and options of `table`.
+    """A table that is to be scanned, or one of its `SYSTEM_TABLES`, under the schema and options of `table`.
 
     Picklable.
     """
 
     table: TableContext
     name: str
-    side: str | None = None
+    system: str | None = None
 
     @classmethod
-    def of(cls, table: Table, name: str, side: str | None = None) -> PaimonScan:
+    def of(cls, table: Table, name: str, system: str | None = None) -> PaimonScan:
         """The scan of a table as its options say: under time travel, with the columns that it had then.
 
-        Raises `NotFound` for side tables that are none, and for snapshots that the options name and are not there.
+        Raises `NotFound` for other system tables, and for snapshots that the options name and are not there.
         """
-        if side is not None and side not in SIDE_TABLES:
-            raise NotFound(f"table {name} has no '${side}'; there are {', '.join(SIDE_TABLES)}", ErrorCode.CLIENT_ERROR)
+        if system is not None and system not in SYSTEM_TABLES:
+            raise NotFound(
+                f"table {name} has no '${system}'; there are {', '.join(SYSTEM_TABLES)}", ErrorCode.CLIENT_ERROR
+            )
         context = travelled(table.context)
-        return cls(context, name, side)
+        return cls(context, name, system)
 
     def with_options(self, options: Mapping[str, str]) -> PaimonScan:
         """The same columns, read as `options` say."""
@@ -113,9 +114,9 @@ class PaimonScan:
 
     @property
     def form(self) -> str:
-        if self.side == "changelog":
+        if self.system == "changelog":
             return CHANGES
-        return self.side if self.side in (AUDIT_LOG, BINLOG) else ROWS
+        return self.system if self.system in (AUDIT_LOG, BINLOG) else ROWS
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -128,7 +129,7 @@ class PaimonScan:
 
     @property
     def schema(self) -> StructType:
-        """What Spark sees, kinds of rows in front."""
+        """The schema that Spark sees, with the kinds of rows in front."""
         fields = to_spark_schema(columns_of(self.table.schema)).fields
         if self.form == ROWS:
             return StructType(fields)
@@ -138,16 +139,16 @@ class PaimonScan:
 
     # ---- planning ---------------------------------------------------------------------------------------------------
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> PaimonRead:
-        """How each task is read; `schema` is Spark's of the wanted columns."""
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> PaimonRead:
+        """The function that reads each task; `schema` is Spark's of the requested columns."""
         kind = None if self.form == ROWS else KIND_COLUMNS[self.form]
         return PaimonRead(
             self.table,
             self.name,
             tuple(dict.fromkeys(path for field in schema if field.name != kind for path in self._paths(field))),
             spark_arrow_schema(schema),
-            wanted.filter,
-            wanted.limit,
+            pushdown.filter,
+            pushdown.limit,
             self.form,
         )
 
@@ -155,94 +156,96 @@ class PaimonScan:
         """`field` as columns of a reader: its name, or the paths of the parts that Spark wants of it."""
         if is_metadata(self.table.schema, field.name):
             return [] if field.name in NOT_READ else [field.name.removeprefix(OLD_PREFIX)]
-        found = next((c for c in self.columns if c.name == field.name), None)
-        if found is None or "." in field.name:
+        column = next((c for c in self.columns if c.name == field.name), None)
+        if column is None or "." in field.name:
             return [field.name]
-        return [field.name + tail for tail in _tails(found.data_type, field.dataType)]
+        return [field.name + tail for tail in _tails(column.data_type, field.dataType)]
 
-    def _chosen(self, wanted: Pushdown) -> list[ChangeSplit]:
-        """What there is to read, in order, of a side table or by the table's scan options."""
+    def _selected_splits(self, pushdown: Pushdown) -> list[ChangeSplit]:
+        """The splits of a system table, or those that the table's scan options select, in order."""
         table = self.table
-        scan_filter = ScanFilter.of(table.schema, wanted.filter)
-        with telling_expiry(table.snapshots, None):
-            if self.side == READ_OPTIMIZED:
+        scan_filter = ScanFilter.of(table.schema, pushdown.filter)
+        with expiry_errors(table.snapshots, None):
+            if self.system == READ_OPTIMIZED:
                 top = table.options.num_levels - 1
                 keep = (lambda entry: entry.file.level == top) if table.schema.has_primary_key else None
                 scan = BatchScan(table)
                 planner = ChangePlanner(table, keep)
-                return list(planner.plan(scan.snapshot(), scan_filter, wanted.limit).splits)
+                return list(planner.plan(scan.snapshot(), scan_filter, pushdown.limit).splits)
             scan = BatchScan(table)
             return list(scan.plan(scan_filter).splits)
 
-    def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
-        """What the tasks of a batch of the format read, which are not limited together: with a limit it is one."""
+    def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> list[SplitsPartition]:
+        """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         with short_errors(f"planning a read of table {self.name}"):
-            tasks = self.plan(cores, wanted, schema, use_native=False).tasks
-        return [SplitsPartition(task) for task in keeping_limit(tasks, wanted.limit)]
+            tasks = self.plan(cores, pushdown, schema, modes=ReadMode.ROWS).tasks
+        return [SplitsPartition(task) for task in keeping_limit(tasks, pushdown.limit)]
 
     def plan(
         self,
         cores: int,
-        wanted: Pushdown,
+        pushdown: Pushdown,
         schema: StructType,
         *,
-        use_native: bool = True,
+        modes: ReadMode = DEFAULT_MODES,
         serves: Serves = only_local,
     ) -> ScanPlan:
-        """The tasks. With `use_native` Spark may read files directly, which it does where it `serves` their store.
+        """The tasks. In mode `FILES` Spark may read files directly, which it does where it `serves` their store.
 
         Raises `NotFound` for snapshots that are not there.
         """
-        work = self._work(cores, wanted, serves if use_native else None)
-        # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
-        read = self.read_function(wanted, schema)
-        return ScanPlan(read, work.tasks, work.rows, opened, work.native, work.beside_native)
+        work = self._work(cores, pushdown, serves if ReadMode.FILES in modes else None)
+        # Nothing is pinned: the files of a snapshot stay as long as the snapshot.
+        read = self.read_function(pushdown, schema)
+        return ScanPlan(read, work.tasks, work.rows, open_tasks, work.native, work.beside_native)
 
-    def _work(self, cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
-        """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""
+    def _work(self, cores: int, pushdown: Pushdown, serves: Serves | None) -> DealtTasks:
+        """The tasks of the latest snapshot, which are cached, or of what system table and options select."""
         table = self.table
-        if self.side is not None or chooses_snapshot(table.options):
-            return self._dealt(self._chosen(wanted), cores, wanted, serves)
-        with telling_expiry(table.snapshots, None):
+        if self.system is not None or chooses_snapshot(table.options):
+            return self._dealt(self._selected_splits(pushdown), cores, pushdown, serves)
+        with expiry_errors(table.snapshots, None):
             latest = table.snapshots.latest()
 
             def work() -> DealtTasks:
-                scan_filter = ScanFilter.of(table.schema, wanted.filter)
-                splits = SnapshotPlanner(table).plan(latest, scan_filter, wanted.limit).splits
-                return self._dealt(splits, cores, wanted, serves)
+                scan_filter = ScanFilter.of(table.schema, pushdown.filter)
+                splits = SnapshotPlanner(table).plan(latest, scan_filter, pushdown.limit).splits
+                return self._dealt(splits, cores, pushdown, serves)
 
             if latest is None:
                 return work()
             spark = None if serves is None else spark_path(f"{table.paths.root}/", serves)
-            request = "tasks", cores, serves is None, spark, wanted.columns, repr(wanted.filter), wanted.limit
+            request = "tasks", cores, serves is None, spark, pushdown.columns, repr(pushdown.filter), pushdown.limit
             return table.manifests.planned(latest, table.schema, request, work)
 
-    def _dealt(self, splits: Sequence[ChangeSplit], cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
+    def _dealt(
+        self, splits: Sequence[ChangeSplit], cores: int, pushdown: Pushdown, serves: Serves | None
+    ) -> DealtTasks:
         total = sum(split.row_count for split in splits)
-        rows = total if wanted.limit is None else min(total, wanted.limit)
-        one_task = wanted.limit is not None and wanted.limit <= LIMIT_ONE_TASK_MAX
+        rows = total if pushdown.limit is None else min(total, pushdown.limit)
+        one_task = pushdown.limit is not None and pushdown.limit <= LIMIT_ONE_TASK_MAX
         if one_task and splits:
             tasks = [tuple(splits)]
         elif self.form == ROWS:
             tasks = deal(splits, cores)
         else:
             tasks = deal_groups(in_order(self.table, splits), cores)
-        files, rest = (None, []) if serves is None else self._native_share(splits, wanted, serves)
+        files, rest = (None, []) if serves is None else self._native_share(splits, pushdown, serves)
         options = tuple(self.table.store_options.items())
         native = None if files is None else NativeFiles(files, is_all=not rest, options=options)
         return DealtTasks(tasks, rows, native, deal(rest, cores), sum(len(file_names(split)) for split in splits))
 
     def _native_share(
-        self, splits: Sequence[ChangeSplit], wanted: Pushdown, serves: Serves
+        self, splits: Sequence[ChangeSplit], pushdown: Pushdown, serves: Serves
     ) -> tuple[tuple[str, ...] | None, list[ChangeSplit]]:
         """Return the files that Spark can read directly (None: it reads none), and the other splits."""
         if (
             self.form != ROWS
-            or not wanted.columns
-            or any(is_metadata(self.table.schema, name) for name in wanted.columns)
+            or not pushdown.columns
+            or any(is_metadata(self.table.schema, name) for name in pushdown.columns)
         ):
             return None, []  # rows are counted by metadata, which is faster
-        fields = self.table.schema.fields_named(wanted.columns)
+        fields = self.table.schema.fields_named(pushdown.columns)
         files: list[str] = []
         rest: list[ChangeSplit] = []
         rows = 0
@@ -254,12 +257,12 @@ class PaimonScan:
                 rows += piece.row_count
             else:
                 rest.append(piece)
-        if not files or (rest and (wanted.limit is not None or rows < ROWS_MIN)):
+        if not files or (rest and (pushdown.limit is not None or rows < ROWS_MIN)):
             return None, []
         return tuple(files), rest
 
 
-def opened(tasks: Sequence[tuple[ChangeSplit, ...]]) -> OpenedScan:
+def open_tasks(tasks: Sequence[tuple[ChangeSplit, ...]]) -> OpenedScan:
     """The input partitions of tasks."""
     return OpenedScan([SplitsPartition(task) for task in tasks])
 
@@ -288,14 +291,14 @@ def deal_groups(groups: Sequence[Group], cores: int) -> list[tuple[ChangeSplit, 
     return [tuple(joined(split for group in task for split in group.splits)) for task in deal_out(groups, cores)]
 
 
-def _tails(held: DataType, wanted: object) -> list[str]:
-    """The parts of a row of type `held` that Spark type `wanted` has, as ends of paths; [""] if it has all."""
-    if held.root is not TypeRoot.ROW or not isinstance(wanted, StructType):
+def _tails(held: DataType, requested: object) -> list[str]:
+    """The parts of a row of type `held` that Spark type `requested` has, as ends of paths; [""] if it has all."""
+    if held.root is not TypeRoot.ROW or not isinstance(requested, StructType):
         return [""]
     names = {f.name: f.data_type for f in held.fields}
-    if any("." in name for name in names) or not wanted.fields or not names.keys() >= set(wanted.names):
+    if any("." in name for name in names) or not requested.fields or not names.keys() >= set(requested.names):
         return [""]
-    tails = [(f.name, _tails(names[f.name], f.dataType)) for f in wanted.fields]
+    tails = [(f.name, _tails(names[f.name], f.dataType)) for f in requested.fields]
     if len(tails) == len(names) and all(inner == [""] for _, inner in tails):
         return [""]
     return [f".{name}{end}" for name, inner in tails for end in inner]

@@ -1,7 +1,7 @@
-"""What Spark's workers run to read Paimon tables: splits -> record batches with exactly Spark's schema.
+"""The function with which Spark's workers read Paimon tables: splits -> record batches with exactly Spark's schema.
 
 A `PaimonRead` is pickled once for a scan, a `SplitsPartition` for each task. The read carries the table under the
-schema that the scan was planned with, so a column that is added meanwhile changes nothing. A task that is run again
+schema that the scan was planned with, so a column that is added since changes nothing. A task that is run again
 reads the same: a split names its files.
 
 How rows look is the scan's *form*. ROWS are rows of the table; of splits that hold changes, those that were inserted or
@@ -21,14 +21,14 @@ import pyarrow.compute as pc
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN
 from forebay.base.errors import UnsupportedOperation
-from forebay.client.log_decode import CHANGE_TYPES
+from forebay.client.reading.log_decode import CHANGE_TYPES
 from forebay.client.views import rows_without_columns
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.files.reader import ROW_INDEX
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.change_reader import KINDS, ROW_KIND, ChangeReader, without_deletes
-from forebay.paimon.read.expired import told_of_expiry
+from forebay.paimon.read.expired import with_expiry_errors
 from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import exact_rows
@@ -44,14 +44,14 @@ from forebay.spark.workers import short_errors
 ROWS, CHANGES, AUDIT_LOG, BINLOG = "rows", "changes", "audit_log", "binlog"
 
 KIND_COLUMNS = {ROWS: ROW_KIND, CHANGES: CHANGE_TYPE_COLUMN, AUDIT_LOG: AUDIT_KIND, BINLOG: AUDIT_KIND}
-"""What each form calls the column of row kinds; ROWS do not show it."""
+"""The name of the column of row kinds in each form; ROWS do not show it."""
 
 
 @dataclass(frozen=True)
 class PaimonRead(TaskRead):
-    """How the splits of one scan are read.
+    """Reads the splits of one scan.
 
-    `columns` are the table's columns that are wanted, parts of nested rows by their paths (`address.city`); `schema` is
+    `columns` are the requested columns of the table, parts of nested rows by their paths (`address.city`); `schema` is
     what Spark wants to see; `name` is the table's, for errors.
     """
 
@@ -79,7 +79,7 @@ class PaimonRead(TaskRead):
                 count = exact_rows(self.table.schema, split)
                 if count is not None:
                     return iter([rows_without_columns(count)] if count else [])
-            return told_of_expiry(self._state_rows(split), self.table.snapshots, split.snapshot_id)
+            return with_expiry_errors(self._state_rows(split), self.table.snapshots, split.snapshot_id)
         hidden = self._metadata()
         if hidden:
             raise UnsupportedOperation(
@@ -126,13 +126,13 @@ class PaimonRead(TaskRead):
 def without_deletions(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of `changes`, kinds in front, that were inserted or are what an update left, without their kinds."""
     for batch in changes:
-        kept = without_deletes(batch, batch.column(0))
-        if kept.num_rows == 0:
+        remaining = without_deletes(batch, batch.column(0))
+        if remaining.num_rows == 0:
             continue
-        if kept.num_columns == 1:
-            yield rows_without_columns(kept.num_rows)
+        if remaining.num_columns == 1:
+            yield rows_without_columns(remaining.num_rows)
         else:
-            yield kept.select(list(range(1, kept.num_columns)))
+            yield remaining.select(list(range(1, remaining.num_columns)))
 
 
 def _in_words(changes: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Changes of live tables in other forms than `t$changelog`: `t$binlog`, Spark's CHANGES, streams that tell of deletes.
+"""Changes of live tables in other forms than `t$changelog`: `t$binlog`, Spark's CHANGES, streams with deletes.
 
 In the log an update is a pair of records, and ranges of the log (tasks, micro-batches) may be cut between the two. A
 `WholeUpdatesRead` gives the pair to the range that has its first record, which reads one record more; the range behind
@@ -26,7 +26,7 @@ from forebay.api.changes import (
 )
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
-from forebay.client.views import RowView, array_of, integers, text_array
+from forebay.client.views import array_of, integers, text_array
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE, ReadOptions
 from forebay.spark.reading.live_plan import (
@@ -34,16 +34,15 @@ from forebay.spark.reading.live_plan import (
     CHANGELOG,
     CHANGELOG_FIELDS,
     LAKE,
-    VIRTUAL_SEPARATOR,
-    LiveScan,
+    ClusterScan,
     cut_logs,
     log_ranges,
 )
-from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction, Split
-from forebay.spark.reading.plan import ChangesRange, Pushdown, SplitsPartition
+from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
-from forebay.unionread.reading import LakeSnapshotAndLogSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.tail import read_tail
 from forebay.unionread.time_range import offsets_at
 
@@ -56,22 +55,22 @@ _UPDATE_AFTER = CHANGE_TYPES.index(UPDATE_AFTER)
 def scan_of(
     info: TableInfo,
     options: ReadOptions,
-    view: str = "",
+    system: str = "",
     deletes: str = IGNORE,
     changes: ChangesRange | None = None,
-) -> LiveScan:
-    """The scan of a table, of what `view` names beside it, or of its `changes` in a range.
+) -> ClusterScan:
+    """The scan of a table, of its system table `system`, or of its `changes` in a range.
 
     `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog,
     changes, or such a stream, of a table that has none.
     """
     if changes is not None:
-        from forebay.client.binlog import require_old_rows
+        from forebay.client.reading.binlog import require_old_rows
 
         require_old_rows(info, "CHANGES")
         return ChangesScan(info, options, is_changelog=True, range=changes)
-    scan = LiveScan(info, options, view in (CHANGELOG, BINLOG), view == LAKE)
-    if view == BINLOG:
+    scan = ClusterScan(info, options, system in (CHANGELOG, BINLOG), system == LAKE)
+    if system == BINLOG:
         return BinlogScan.of(scan)
     return scan if deletes == IGNORE else NewestScan.of(scan, deletes)
 
@@ -80,13 +79,13 @@ def scan_of(
 
 
 @dataclass(frozen=True)
-class BinlogScan(LiveScan):
+class BinlogScan(ClusterScan):
     """A table's changelog that is to be read as `t$binlog`."""
 
     @classmethod
-    def of(cls, scan: LiveScan) -> BinlogScan:
+    def of(cls, scan: ClusterScan) -> BinlogScan:
         """Raises `UnsupportedOperation` for tables whose rows never change, or whose logs have no old rows."""
-        from forebay.client.binlog import check_has_binlog
+        from forebay.client.reading.binlog import check_has_binlog
 
         info = scan.info
         check_has_binlog(info)
@@ -97,19 +96,19 @@ class BinlogScan(LiveScan):
         row = to_spark_schema(self.info.schema.columns)
         return StructType([*CHANGELOG_FIELDS, StructField(BEFORE, row, True), StructField(AFTER, row, True)])
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> BinlogRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> BinlogRead:
         rows = [field.dataType for field in schema if field.name in (BEFORE, AFTER)]
         names = {name for row in rows if isinstance(row, StructType) for name in row.names}
         columns = tuple(name for name in self.info.schema.names if name in names)
         settings, arrow = self.options.settings, spark_arrow_schema(schema)
-        return BinlogRead(settings, self.info, columns, arrow, limit=wanted.limit, include=_METADATA)
+        return BinlogRead(settings, self.info, columns, arrow, limit=pushdown.limit, include=_METADATA)
 
 
 @dataclass(frozen=True)
 class WholeUpdatesRead(ReadFunction):
-    """How splits are read whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
+    """Reads splits whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
 
-    def _whole_updates(self, connection: Connection, split: LogInput) -> Iterator[pa.RecordBatch]:
+    def _whole_updates(self, connection: Connection, split: LogSplit) -> Iterator[pa.RecordBatch]:
         """The changes of a range of a log, and of all updates that begin in it both records."""
         last = None
         for batch in self._log_rows(connection, [split]):
@@ -120,20 +119,20 @@ class WholeUpdatesRead(ReadFunction):
             elif len(batch) > 1:
                 yield batch.slice(1)
         if last is not None and last.column(0)[-1].as_py() == UPDATE_BEFORE:
-            yield from self._log_rows(connection, [LogInput(split.bucket, split.stop, split.stop + 1)])
+            yield from self._log_rows(connection, [LogSplit(split.bucket, split.stop, split.stop + 1)])
 
 
 @dataclass(frozen=True)
 class BinlogRead(WholeUpdatesRead):
-    """How the splits of a binlog are read."""
+    """Reads the splits of a binlog."""
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        from forebay.client.binlog import binlog
+        from forebay.client.reading.binlog import binlog
 
-        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
         for split in logs:
             yield from binlog(self._whole_updates(connection, split))
-        of_snapshots = tuple(split for split in partition.splits if not isinstance(split, LogInput))
+        of_snapshots = tuple(split for split in partition.splits if not isinstance(split, LogSplit))
         if of_snapshots:
             yield from binlog(super()._rows(connection, SplitsPartition(of_snapshots, partition.snapshot)))
 
@@ -145,7 +144,7 @@ _SPARK_TYPES = text_array(SPARK_CHANGE_TYPES)
 
 
 @dataclass(frozen=True)
-class ChangesScan(LiveScan):
+class ChangesScan(ClusterScan):
     """The changes of a table in a range, as Spark's `CHANGES` shows them.
 
     Versions are log offsets: a range of them is one of a table with a single bucket, or begins with 0. A change has the
@@ -159,13 +158,13 @@ class ChangesScan(LiveScan):
         version = StructField(_COMMIT_VERSION, _PLACE[0].dataType, False)
         return StructType([*to_spark_schema(self.info.schema.columns).fields, _KIND, version, _PLACE[1]])
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> ChangesRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> ChangesRead:
         columns = tuple(name for name in self.info.schema.names if name in schema.names)
         settings, arrow = self.options.settings, spark_arrow_schema(schema)
-        return ChangesRead(settings, self.info, columns, arrow, limit=wanted.limit, include=_METADATA)
+        return ChangesRead(settings, self.info, columns, arrow, limit=pushdown.limit, include=_METADATA)
 
     def _tasks_of(
-        self, connection: Connection, cores: int, wanted: Pushdown, buckets: Sequence[TableBucket]
+        self, connection: Connection, cores: int, pushdown: Pushdown, buckets: Sequence[TableBucket]
     ) -> list[tuple[Split, ...]]:
         """Raises `InvalidRequest` where the log has lost the beginning of the range."""
         return cut_logs(self._bounds(connection, buckets), cores)
@@ -189,17 +188,17 @@ class ChangesScan(LiveScan):
 
     def _bounds(self, connection: Connection, buckets: Sequence[TableBucket]) -> dict[TableBucket, tuple[int, int]]:
         """The offsets between which the range lies now."""
-        wanted, ranges = self.range, log_ranges(connection, self.info, buckets)
+        changes, ranges = self.range, log_ranges(connection, self.info, buckets)
         ends = {bucket: stop for bucket, (_, stop) in ranges.items()}
-        starts = dict.fromkeys(buckets, wanted.start)
-        stops = ends if wanted.stop is None else dict.fromkeys(buckets, wanted.stop)
-        if wanted.is_of_times and buckets:
+        starts = dict.fromkeys(buckets, changes.start)
+        stops = ends if changes.stop is None else dict.fromkeys(buckets, changes.stop)
+        if changes.is_of_times and buckets:
             table = connection.table(self.info)
-            starts = offsets_at(table, buckets, wanted.start, ends)
-            stops = ends if wanted.stop is None else offsets_at(table, buckets, wanted.stop, ends)
+            starts = offsets_at(table, buckets, changes.start, ends)
+            stops = ends if changes.stop is None else offsets_at(table, buckets, changes.stop, ends)
         for bucket, (earliest, _) in ranges.items():
             # Of the changes at a log's very beginning nothing says whether others of the range were in front of them.
-            is_known = starts[bucket] > earliest or (not wanted.is_of_times and starts[bucket] == earliest)
+            is_known = starts[bucket] > earliest or (not changes.is_of_times and starts[bucket] == earliest)
             if earliest and not is_known:
                 raise InvalidRequest(
                     f"the log of bucket {bucket} of table {self.info.path} begins at offset {earliest}: changes of "
@@ -211,11 +210,11 @@ class ChangesScan(LiveScan):
 
 @dataclass(frozen=True)
 class ChangesRead(WholeUpdatesRead):
-    """How the splits of `CHANGES` are read."""
+    """Reads the splits of `CHANGES`."""
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         has_pairs = self.info.has_primary_key
-        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
         for split in logs:
             whole = self._whole_updates(connection, split) if has_pairs else self._log_rows(connection, [split])
             for batch in whole:
@@ -227,17 +226,17 @@ class ChangesRead(WholeUpdatesRead):
                 yield pa.RecordBatch.from_arrays(arrays, names)
 
 
-# ---- streams that tell of deletes -----------------------------------------------------------------------------------
+# ---- streams with deletes -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class NewestScan(LiveScan):
+class NewestScan(ClusterScan):
     """A primary-key table that is to be read as a stream with `scan.delete.behavior` = fail or include."""
 
     deletes: str = IGNORE
 
     @classmethod
-    def of(cls, scan: LiveScan, deletes: str) -> NewestScan:
+    def of(cls, scan: ClusterScan, deletes: str) -> NewestScan:
         """Raises `UnsupportedOperation` for what is not a table with a primary key."""
         info = scan.info
         if scan.is_changelog or not info.has_primary_key:
@@ -252,24 +251,24 @@ class NewestScan(LiveScan):
         fields = super().schema.fields
         return StructType([_KIND, *fields] if self.deletes == INCLUDE else fields)
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> NewestRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> NewestRead:
         """Raises `UnsupportedOperation` for a filter by which a change may take a row out of what is read."""
-        has_kind = self.deletes == INCLUDE and _KIND.name in wanted.columns
-        columns = tuple(name for name in wanted.columns if not (has_kind and name == _KIND.name))
+        has_kind = self.deletes == INCLUDE and _KIND.name in pushdown.columns
+        columns = tuple(name for name in pushdown.columns if not (has_kind and name == _KIND.name))
         keys = set(self.info.schema.primary_key)
-        if self.deletes == INCLUDE and wanted.filter is not None and not wanted.filter.columns() <= keys:
+        if self.deletes == INCLUDE and pushdown.filter is not None and not pushdown.filter.columns() <= keys:
             raise UnsupportedOperation(
                 f"a stream with '{DELETE_BEHAVIOR}' = '{INCLUDE}' takes no option 'filter' on other columns than the "
                 "primary key: whether a row that does not match has matched before is not known. Filter the DataFrame"
             )
         arrow, include = spark_arrow_schema(schema), ("change_type",) if has_kind else ()
-        how = (wanted.row_filter, wanted.limit, self.options.strategy, include, self.deletes)
+        how = (pushdown.row_filter, pushdown.limit, self.options.strategy, include, self.deletes)
         return NewestRead(self.options.settings, self.info, columns, arrow, *how)
 
 
 @dataclass(frozen=True)
 class NewestRead(ReadFunction):
-    """How the splits of such a stream are read: rows of snapshots are inserts, those of the log newest changes."""
+    """Reads the splits of such a stream: rows of snapshots are inserts, those of the log the newest changes."""
 
     deletes: str = IGNORE
 
@@ -285,7 +284,7 @@ class NewestRead(ReadFunction):
 
     def _newest(self, connection: Connection, split: LakeSnapshotAndLogSplit) -> Iterator[pa.RecordBatch]:
         """The newest change of each key in a range of a log."""
-        view = RowView(self.info, self.columns, self.predicate)
+        view = self.view
         read = partial(read_tail, connection, self.info, split.bucket, split.start, split.stop)
         tail = read(merge_columns(self.info, view), keep_deletes=True)
         if self.deletes == FAIL and tail.deletes:
@@ -293,7 +292,7 @@ class NewestRead(ReadFunction):
             raise UnsupportedOperation(
                 f"{count} keys of bucket {split.bucket.bucket} were deleted between the log offsets {split.start} and "
                 f"{split.stop}, and the stream has '{DELETE_BEHAVIOR}' = '{FAIL}': give '{IGNORE}' to leave such keys "
-                f"out, '{INCLUDE}' to have them reported, or stream {self.info.path}{VIRTUAL_SEPARATOR}changelog"
+                f"out, '{INCLUDE}' to have them reported, or stream {self.info.path}{SYSTEM_SEPARATOR}changelog"
             )
         names = [column.name for column in view.read]
         for kind, batches in ((DELETE, tail.deletes), (UPDATE_AFTER, tail.batches)):

@@ -22,18 +22,20 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.planning import fixes_keys
-from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
+from forebay.client.reading.planning import fixes_keys
+from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
+from forebay.client.views import RowView
 from forebay.metadata.log_offset import epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
-from forebay.spark.reading.live_read import KeysInput, KvBatchSplit, LakePart, LogInput, ReadFunction, Split, lake_rows
+from forebay.spark.read_modes import DEFAULT_MODES, ReadMode, switch_of
+from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
-    Direct,
+    DirectReading,
     OpenedScan,
     Pushdown,
     ScanPlan,
@@ -46,17 +48,14 @@ from forebay.spark.reading.plan import (
 )
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.planning import plan_union
-from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LogSplit
+from forebay.unionread.planning import plan_view
+from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit, LogSplit
 from forebay.unionread.time_range import plan_time_range
 
 AsOf = int | str | dt.datetime
 
-Chosen = Callable[[], Sequence[TableBucket]]
-"""Finds the buckets that a scan has to read."""
-
-VIRTUAL_SEPARATOR = "$"
-"""Between a table's name and that of a virtual table beside it."""
+FindBuckets = Callable[[], Sequence[TableBucket]]
+"""Lists the buckets that a scan has to read."""
 
 CHANGELOG, BINLOG, LAKE = "changelog", "binlog", "lake"
 
@@ -81,7 +80,7 @@ LEASE_SECONDS = 1800.0
 
 _INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
 _INCLUDE["__bucket"] = "bucket"
-"""What the client calls them."""
+"""Their names in the client."""
 
 
 def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
@@ -91,7 +90,7 @@ def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
 
 
 @dataclass(frozen=True)
-class LiveScan:
+class ClusterScan:
     """A table that is to be scanned, or its changelog, or what is in its lake (`is_lake`).
 
     `as_of` is a lake snapshot (a number, or a tag's name) or a time to read the table as of; None: now.
@@ -105,7 +104,7 @@ class LiveScan:
 
     @property
     def schema(self) -> StructType:
-        """What Spark sees."""
+        """The schema that Spark sees."""
         fields = to_spark_schema(self.info.schema.columns).fields
         return StructType([*CHANGELOG_FIELDS, *fields] if self.is_changelog else fields)
 
@@ -139,122 +138,124 @@ class LiveScan:
             return ()
         return self.info.descriptor.physical_primary_key if self.strategy == SERVER_SCAN else ()
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> ReadFunction:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> ReadFunction:
         """The function that reads each task; `schema` is Spark's schema of the requested columns."""
-        said = self._said
-        include = [_INCLUDE[name] for name in wanted.columns if name in said]
+        metadata_names = self._metadata_names
+        include = [_INCLUDE[name] for name in pushdown.columns if name in metadata_names]
         return ReadFunction(
             self.options.settings,
             self.info,
-            tuple(name for name in wanted.columns if name not in said),
+            tuple(name for name in pushdown.columns if name not in metadata_names),
             spark_arrow_schema(schema),
-            wanted.row_filter,
-            wanted.limit,
+            pushdown.row_filter,
+            pushdown.limit,
             self.strategy or SERVER_SCAN,
             tuple(include),
         )
 
     @property
-    def _said(self) -> frozenset[str]:
+    def _metadata_names(self) -> frozenset[str]:
         """The names of columns that are not the table's, but say something of a record."""
         fields = CHANGELOG_FIELDS if self.is_changelog else metadata_fields(self.info)
         return frozenset(field.name for field in fields)
 
     def refuse_metadata(self, columns: Sequence[str]) -> None:
         """Raise `UnsupportedOperation` for metadata columns of a log table, which its rows in a lake do not have."""
-        asked = () if self.info.has_primary_key else [name for name in columns if name in self._said]
-        if asked:
+        named = () if self.info.has_primary_key else [name for name in columns if name in self._metadata_names]
+        if named:
             raise UnsupportedOperation(
-                f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(asked)}: set the "
+                f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(named)}: set the "
                 f"read option 'scan.startup.mode' = 'earliest', or read {self.info.path}$changelog, for what is in the "
                 "log"
             )
 
     def _stream_tasks(
-        self, connection: Connection, cores: int, wanted: Pushdown, look_up: bool
+        self, connection: Connection, cores: int, pushdown: Pushdown, view: RowView, look_up: bool
     ) -> tuple[list[tuple[Split, ...]], str | None]:
-        """The tasks of a table that has nothing in a lake, and what its filters leave to read, in words."""
-        info, found = self.info, None
-        if fixes_keys(info, wanted.filter):
-            from forebay.spark.reading.key_lookups import chosen_buckets
+        """The tasks of a table that has nothing in a lake, and the keys or buckets that its filters leave, in words.
 
-            found = chosen_buckets(connection, info, wanted)
-        if found is None:
-            buckets: Sequence[TableBucket] = wanted_buckets(connection, info, wanted.partition_filters)
-            return self._tasks_of(connection, cores, wanted, buckets), None
-        if found.keys is not None and self.strategy == SERVER_SCAN and look_up:
-            keys = tuple((bucket, tuple(of_bucket)) for bucket, of_bucket in found.keys.items())
-            return [(KeysInput(keys),)] if keys else [], str(found)
-        tasks = self._tasks_of(connection, cores, wanted, found.buckets)
-        if found.buckets:
-            found = replace(found, keys=None)
-        return tasks, str(found) if found.is_narrow else None
+        `view` has the columns and all filters of `pushdown`.
+        """
+        info, selection = self.info, None
+        if fixes_keys(view):
+            from forebay.spark.reading.key_lookups import selected_buckets
+
+            selection = selected_buckets(connection, view, pushdown)
+        if selection is None:
+            buckets: Sequence[TableBucket] = matching_buckets(connection, info, pushdown.partition_filters)
+            return self._tasks_of(connection, cores, pushdown, buckets), None
+        if selection.keys is not None and self.strategy == SERVER_SCAN and look_up:
+            keys = tuple((bucket, tuple(of_bucket)) for bucket, of_bucket in selection.keys.items())
+            return [(KeyLookupSplit(keys),)] if keys else [], str(selection)
+        tasks = self._tasks_of(connection, cores, pushdown, selection.buckets)
+        if selection.buckets:
+            selection = replace(selection, keys=None)
+        return tasks, str(selection) if selection.is_narrow else None
 
     def _tasks_of(
-        self, connection: Connection, cores: int, wanted: Pushdown, buckets: Sequence[TableBucket]
+        self, connection: Connection, cores: int, pushdown: Pushdown, buckets: Sequence[TableBucket]
     ) -> list[tuple[Split, ...]]:
         info = self.info
         if self.strategy is not None:
-            return plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
+            return plan_kv(row_counts(connection, info, buckets), cores, pushdown.limit)
         offsets = log_ranges(connection, info, buckets)
-        limit = wanted.limit
+        limit = pushdown.limit
         # An offset of a primary-key table's log may hold no change, so there a limit cannot be turned into offsets.
-        every_offset_is_a_row = not info.has_primary_key and wanted.row_filter is None
+        every_offset_is_a_row = not info.has_primary_key and pushdown.row_filter is None
         if limit is not None and limit <= LIMIT_ONE_TASK_MAX and every_offset_is_a_row:
             return cut_logs_for_limit(offsets, limit)
         return cut_logs(offsets, cores, self.options.records_per_partition)
 
-    def _union_plan(self, connection: Connection, wanted: Pushdown, look_up: bool) -> UnionPlan | None:
+    def _union_plan(self, connection: Connection, pushdown: Pushdown, view: RowView, look_up: bool) -> UnionPlan | None:
         """The plan of a table with a lake, or of a time range; None where the stream alone is read.
 
-        That is so, too, where nothing is in the lake yet.
+        The same holds where nothing is in the lake yet.
         """
         info, window = self.info, self.options.window
         if self.as_of is not None:
-            from forebay.unionread.time_travel import plan_as_of
+            from forebay.unionread.time_travel import plan_view_as_of
 
-            table = connection.table(info)
-            return plan_as_of(table, self.as_of, wanted.columns, wanted.filter, wanted.limit)
+            return plan_view_as_of(connection.table(info), self.as_of, view, pushdown.limit)
         if window is not None:
             if self.is_changelog or self.is_lake:
                 raise UnsupportedOperation(f"'{START}' is for tables, not for what stands beside them ({info.path})")
-            return plan_time_range(connection.table(info), *window, wanted.columns, wanted.filter, wanted.limit)
+            return plan_time_range(connection.table(info), *window, pushdown.columns, pushdown.filter, pushdown.limit)
         if not self.reads_lake:
             return None
         alone = self.is_lake or self.options.read_optimized
         look_up = look_up and self.strategy == SERVER_SCAN
-        asked = (connection.table(info), wanted.columns, wanted.filter, wanted.limit)
-        plan = plan_union(*asked, lake_only=alone, look_up=look_up)
+        plan = plan_view(connection.table(info), view, pushdown.limit, lake_only=alone, look_up=look_up)
         return None if plan.facts.snapshot_id is None and not alone else plan
 
     def open_snapshot(
-        self, connection: Connection, tasks: Sequence[tuple[Split, ...]], chosen: Chosen | None = None
+        self, connection: Connection, tasks: Sequence[tuple[Split, ...]], find_buckets: FindBuckets | None = None
     ) -> tuple[Sequence[tuple[Split, ...]], TableSnapshot | None]:
         """Tasks, and the table snapshot that they read; None if they read logs, or if the cluster has no snapshots.
 
-        They are `tasks`, and others for the buckets that `chosen` finds beside theirs: those of partitions that were
-        created since the scan was planned, and that the snapshot has.
+        They are `tasks`, and others for further buckets that `find_buckets` lists and that the snapshot has: those of
+        partitions that were created since the scan was planned.
         """
-        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if not buckets or self.strategy != SERVER_SCAN:
             return tasks, None
-        snapshot = open_for_query(connection, self.info, buckets, self.options.lease, chosen)
+        snapshot = open_for_query(connection, self.info, buckets, self.options.lease, find_buckets)
         planned = frozenset(buckets)
         new = [] if snapshot is None else [bucket for bucket in snapshot.buckets if bucket not in planned]
-        return [*tasks, *((KvBatchSplit(bucket),) for bucket in new)], snapshot
+        return [*tasks, *((KvSnapshotSplit(bucket),) for bucket in new)], snapshot
 
-    def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
+    def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         connection = shared_connection(self.options.settings)
         look_up = not self.options.lease.is_asked_for
-        plan = self.plan(connection, cores, wanted, schema, use_native=False, look_up=look_up, use_direct=False)
-        tasks = keeping_limit(plan.tasks, wanted.limit)
+        plan = self.plan(connection, cores, pushdown, schema, look_up=look_up, modes=ReadMode.ROWS)
+        tasks = keeping_limit(plan.tasks, pushdown.limit)
         snapshot = None
         if self.options.lease.is_asked_for:
             # This process ends before the tasks begin, and is not notified when the last one has ended.
-            now = None if self.reads_lake else self._chosen(connection, wanted)
+            view = RowView(self.info, (), pushdown.filter)
+            now = None if self.reads_lake else self._bucket_finder(connection, pushdown, view)
             tasks, opened = self.open_snapshot(connection, tasks, now)
-            tasks = keeping_limit(tasks, wanted.limit)
+            tasks = keeping_limit(tasks, pushdown.limit)
             snapshot = None if opened is None else opened.keep()
         return task_partitions(tasks, snapshot)
 
@@ -262,89 +263,89 @@ class LiveScan:
         self,
         connection: Connection,
         cores: int,
-        wanted: Pushdown,
+        pushdown: Pushdown,
         schema: StructType,
         *,
-        use_native: bool = True,
         look_up: bool = True,
-        use_direct: bool = True,
+        modes: ReadMode = DEFAULT_MODES,
         serves: Serves = only_local,
     ) -> ScanPlan:
         """Return what tasks read and, for a table with a lake, the part that Spark can read directly: local
         files, and those of stores that it `serves`.
 
         Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads. A query
-        that names the bucket of its rows has each read with its bucket instead. `use_direct`: the JVM may read logs
-        and buckets.
+        that names the bucket of its rows has each read with its bucket instead. Of `modes`, only those count that the
+        options allow.
         """
+        modes &= self.options.modes
         if self.reads_lake:
-            self.refuse_metadata(wanted.columns)
-        read = self.read_function(wanted, schema)
-        wanted = replace(wanted, columns=read.columns)
+            self.refuse_metadata(pushdown.columns)
+        read = self.read_function(pushdown, schema)
+        pushdown = replace(pushdown, columns=read.columns)
         if self.strategy is not None and read.include:
-            use_native, look_up = False, False
-        union = self._union_plan(connection, wanted, look_up)
+            modes, look_up = modes & ~ReadMode.FILES, False
+        view = RowView(self.info, pushdown.columns, pushdown.filter)
+        union = self._union_plan(connection, pushdown, view, look_up)
         native, beside = None, list[tuple[Split, ...]]()
         if union is None:
-            tasks, chosen = self._stream_tasks(connection, cores, wanted, look_up)
+            tasks, selection = self._stream_tasks(connection, cores, pushdown, view, look_up)
         else:
-            chosen = union.chosen
-            covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
+            selection = union.chosen
+            covered = frozenset(matching_buckets(connection, self.info, pushdown.partition_filters))
             count = partial(row_counts, connection, self.info)
-            how = (covered, count, cores, wanted.limit, self.options.records_per_partition)
+            how = (covered, count, cores, pushdown.limit, self.options.records_per_partition)
             tasks = lake_tasks(union, *how)
-            use_native = use_native and self.options.use_native
-            share = native_share(union, covered, wanted.limit, serves) if use_native else None
+            share = native_share(union, covered, pushdown.limit, serves) if ReadMode.FILES in modes else None
             if share is not None:
                 native = share.native_files()
                 beside = lake_tasks(share.rest, *how)
 
-        def opened(tasks: Sequence[tuple[Split, ...]], chosen: Chosen | None = None) -> OpenedScan:
+        def open_tasks(tasks: Sequence[tuple[Split, ...]], find_buckets: FindBuckets | None = None) -> OpenedScan:
             """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
-            if any(isinstance(split, KeysInput) for task in tasks for split in task):
+            if any(isinstance(split, KeyLookupSplit) for task in tasks for split in task):
                 from forebay.spark.reading.key_lookups import with_found_rows
 
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
-                tasks, snapshot = with_found_rows(connection, self.info, wanted, tasks, pin)
+                tasks, snapshot = with_found_rows(connection, view, tasks, pin)
             else:
-                tasks, snapshot = self.open_snapshot(connection, tasks, chosen)
+                tasks, snapshot = self.open_snapshot(connection, tasks, find_buckets)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
-        direct = self._direct(connection, read, tasks) if use_direct else None
-        rows = estimated_rows(tasks, wanted.limit)
-        now = None if union is not None else self._chosen(connection, wanted)
-        grown = None if now is None else partial(opened, chosen=now)
-        return ScanPlan(read, tasks, rows, opened, native, beside, chosen, direct, grown)
+        direct = self._direct(connection, read, tasks, modes)
+        rows = estimated_rows(tasks, pushdown.limit)
+        now = None if union is not None else self._bucket_finder(connection, pushdown, view)
+        open_current = None if now is None else partial(open_tasks, find_buckets=now)
+        return ScanPlan(read, tasks, rows, open_tasks, native, beside, selection, direct, open_current)
 
-    def _chosen(self, connection: Connection, wanted: Pushdown) -> Chosen | None:
-        """What finds the buckets that `wanted` leaves of the table as it is then; None where there is nothing to find.
+    def _bucket_finder(self, connection: Connection, pushdown: Pushdown, view: RowView) -> FindBuckets | None:
+        """A function that lists the buckets that `pushdown` leaves of the table when it is called; None if not needed.
 
-        That is so without partitions, and of logs, which are read up to the moment of the plan.
+        Tables without partitions do not need it, and neither do logs, which are read up to the moment of the plan.
         """
         info = self.info
         if not info.is_partitioned or self.strategy != SERVER_SCAN:
             return None
 
-        def chosen() -> Sequence[TableBucket]:
-            if fixes_keys(info, wanted.filter):
-                from forebay.spark.reading.key_lookups import chosen_buckets
+        def find_buckets() -> Sequence[TableBucket]:
+            if fixes_keys(view):
+                from forebay.spark.reading.key_lookups import selected_buckets
 
-                found = chosen_buckets(connection, info, wanted)
-                if found is not None:
-                    return found.buckets
-            return wanted_buckets(connection, info, wanted.partition_filters)
+                selection = selected_buckets(connection, view, pushdown)
+                if selection is not None:
+                    return selection.buckets
+            return matching_buckets(connection, info, pushdown.partition_filters)
 
-        return chosen
+        return find_buckets
 
     def _direct(
-        self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]]
-    ) -> Direct | str | None:
+        self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
+    ) -> DirectReading | str | None:
         """How the JVM reads the logs of a log table, or buckets, itself, or why it does not."""
-        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if self.is_changelog or (self.info.has_primary_key and not buckets) or read.strategy != SERVER_SCAN:
             return None
-        if not self.options.use_direct:
-            return "read.direct is false"
+        if ReadMode.DIRECT not in modes:
+            return f"{switch_of(ReadMode.DIRECT)} is false"
         from forebay.spark.reading.direct import direct_buckets, direct_logs
 
         return direct_buckets(connection, read, buckets) if buckets else direct_logs(connection, read)
@@ -355,11 +356,11 @@ def open_for_query(
     info: TableInfo,
     buckets: Sequence[TableBucket],
     lease: SnapshotLease,
-    chosen: Chosen | None = None,
+    find_buckets: FindBuckets | None = None,
 ) -> TableSnapshot | None:
     """A snapshot of these buckets; None where the cluster has no table snapshots, or there is nothing to read.
 
-    Also of those that `chosen` finds (`forebay.client.table_snapshot.open_snapshot_with`).
+    Also of those that `find_buckets` finds (`forebay.client.reading.table_snapshot.open_snapshot_with`).
 
     It is released when it is collected, by this process. Raises `LimitExceeded` if the server has its fill of them.
     """
@@ -368,9 +369,9 @@ def open_for_query(
     name = lease.lease_id or f"spark {info.path}"
 
     def attempt() -> TableSnapshot:
-        if chosen is None:
+        if find_buckets is None:
             return open_snapshot_of(connection, info, buckets, duration, name)
-        return open_snapshot_with(connection, info, buckets, chosen, duration, name)
+        return open_snapshot_with(connection, info, buckets, find_buckets, duration, name)
 
     snapshot = cluster.retrying(attempt, stale=lambda: cluster.refresh([info.path]))
     if snapshot.snapshot_id is None:
@@ -380,15 +381,15 @@ def open_for_query(
 
 
 def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot | None) -> list[SplitsPartition]:
-    """What each task is sent: its splits, and of the snapshot what it needs."""
+    """The input partition of each task: its splits, and the part of the snapshot that it needs."""
     made = []
     for task in tasks:
-        buckets = [split.bucket for split in task if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for split in task if isinstance(split, KvSnapshotSplit)]
         made.append(SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets)))
     return made
 
 
-def wanted_buckets(
+def matching_buckets(
     connection: Connection, info: TableInfo, partition_filters: Sequence[Predicate] = ()
 ) -> list[TableBucket]:
     """The buckets of the partitions that the filters leave."""
@@ -422,8 +423,8 @@ def row_counts(
         return {}
     partitions = None
     if info.is_partitioned:
-        wanted = {bucket.partition_id for bucket in buckets}
-        partitions = [p.name for p in connection.table(info).partitions() if p.partition_id in wanted]
+        partition_ids = {bucket.partition_id for bucket in buckets}
+        partitions = [p.name for p in connection.table(info).partitions() if p.partition_id in partition_ids]
     try:
         counts = connection.admin.table_stats(info, partitions).row_counts
     except UnsupportedOperation:
@@ -444,20 +445,20 @@ def lake_tasks(
 ) -> list[tuple[Split, ...]]:
     """The splits of each task of a union read. `covered` are the buckets that filters on partitions leave.
 
-    What has lake rows in it goes to forebay.unionread, one split for each piece of the lake, or for each bucket whose
+    Splits with lake rows are read by forebay.unionread: one for each piece of the lake, or for each bucket whose
     lake rows a log range overrides. Logs and buckets that only the servers have are read as in tables without a lake. A
     small limit is met by one task, which reads one split after the other.
     """
     logs = {s.bucket: (s.start, s.stop) for s in plan.splits if isinstance(s, LogSplit) and s.bucket in covered}
     kv = [s.bucket for s in plan.splits if isinstance(s, KvSnapshotSplit) and s.bucket in covered]
     counts = count_rows(kv)
-    pieces: list[Split] = [KeysInput(split.keys) for split in plan.splits if isinstance(split, KeyLookupSplit)]
+    pieces: list[Split] = [split for split in plan.splits if isinstance(split, KeyLookupSplit)]
     pieces += [
-        LakePart(plan.reader, split, lake_rows(split))
+        LakePart(plan.reader, split)
         for split in plan.splits
         if not isinstance(split, LogSplit | KvSnapshotSplit | KeyLookupSplit)
     ]
-    pieces += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in kv]
+    pieces += [KvSnapshotSplit(bucket, counts.get(bucket)) for bucket in kv]
     log_tasks = cut_logs(logs, cores, rows_per_task_max)
     if limit is not None and limit <= LIMIT_ONE_TASK_MAX:
         together = (*pieces, *(split for task in log_tasks for split in task))
@@ -484,7 +485,7 @@ def cut_logs(
         start = first
         while start < stop:
             end = min(stop, with_epoch(start + room, epoch_of(stop)))
-            current.append(LogInput(bucket, start, end))
+            current.append(LogSplit(bucket, start, end))
             room -= end - start
             start = end
             if room == 0:
@@ -504,7 +505,7 @@ def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: in
             break
         if start < stop:
             end = min(stop, with_epoch(start + left, epoch_of(stop)))
-            splits.append(LogInput(bucket, start, end))
+            splits.append(LogSplit(bucket, start, end))
             left -= end - start
     return [tuple(splits)] if splits else []
 
@@ -514,7 +515,7 @@ def plan_kv(counts: Mapping[TableBucket, int | None], cores: int, limit: int | N
 
     Buckets that were empty when they were counted are read too, because rows may have come since.
     """
-    splits: list[Split] = [KvBatchSplit(bucket, rows) for bucket, rows in counts.items()]
+    splits: list[Split] = [KvSnapshotSplit(bucket, rows) for bucket, rows in counts.items()]
     if splits and limit is not None and limit <= LIMIT_ONE_TASK_MAX:
         return [tuple(splits)]
     return deal_out(splits, cores)

@@ -16,6 +16,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
@@ -25,29 +26,29 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
-from forebay.api.scan import ScanRequest
+from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, INSERT, LOG_OFFSET_COLUMN
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
-from forebay.client.replay import current_rows, rows_at
+from forebay.client.reading.bucket_reader import BucketReader
+from forebay.client.reading.live_source import live_reader
+from forebay.client.reading.log_decode import NO_OFFSET
+from forebay.client.reading.replay import ReplaySource, rows_at
+from forebay.client.reading.snapshot_source import GONE, snapshot_reader
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.settings import Settings
-from forebay.client.snapshot_scan import GONE, SnapshotReader
-from forebay.client.table_snapshot import TableSnapshot
 from forebay.client.views import RowView, rows_without_columns
-from forebay.codec.cast import cast_batch
+from forebay.codec.casting.conform import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
-from forebay.spark.reading.plan import Marking, SplitsPartition
+from forebay.spark.reading.plan import OverrideFinder, SplitsPartition
 from forebay.spark.workers import short_errors
-from forebay.unionread.reading import (
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import (
     KeyLookupSplit,
     KvSnapshotSplit,
-    LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
-    UnionReader,
     UnionSplit,
 )
 
@@ -68,7 +69,7 @@ _OF_SNAPSHOT_ROWS = {
 
 
 class TaskRead:
-    """How the splits of one scan are read, of either side. Picklable."""
+    """Reads the splits of one scan, of either side. Picklable."""
 
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The entry point of a Python worker: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
@@ -82,9 +83,9 @@ class TaskRead:
 
 @dataclass(frozen=True)
 class ReadFunction(TaskRead):
-    """How the splits of one scan are read.
+    """Reads the splits of one scan.
 
-    `columns` are the table's columns that are wanted; `include` are metadata columns of the log in front of them
+    `columns` are the requested columns of the table; `include` are metadata columns of the log in front of them
     (`change_type`, `offset`, `timestamp`), by which rows of snapshots are inserts without a place in the log and
     without a time; `schema` is what Spark wants to see.
     """
@@ -98,16 +99,21 @@ class ReadFunction(TaskRead):
     strategy: str = SERVER_SCAN
     include: tuple[str, ...] = ()
 
+    @cached_property
+    def view(self) -> RowView:
+        """The columns and the filter, bound to the table's schema."""
+        return RowView(self.info, self.columns, self.predicate)
+
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The same; errors name the bucket, too."""
         with short_errors(f"reading table {self.info.path}"):
-            given = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.given)}
-            connection = shared_connection(replace(self.settings, given=tuple(sorted(given.items()))))
+            options = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.given)}
+            connection = shared_connection(replace(self.settings, given=tuple(sorted(options.items()))))
             yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        logs = [split for split in partition.splits if isinstance(split, LogInput)]
-        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
+        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvSnapshotSplit)]
         lake = [part for part in partition.splits if isinstance(part, LakePart)]
         for reader, parts in groupby(lake, attrgetter("reader")):
             for split, batch in reader.read_each([part.split for part in parts], connection):
@@ -115,7 +121,7 @@ class ReadFunction(TaskRead):
         for part in partition.splits:
             if isinstance(part, FoundRows):
                 yield from part.batches()
-            elif isinstance(part, KeysInput):
+            elif isinstance(part, KeyLookupSplit):
                 yield from self._rows_of_keys(connection, part)
         if logs:
             yield from self._log_rows(connection, logs)
@@ -124,29 +130,26 @@ class ReadFunction(TaskRead):
                 rows = self._bucket_rows(connection, partition, together)
                 yield from snapshot_inserts(rows, self.include, together[0].bucket)
 
-    def _rows_of_keys(self, connection: Connection, part: KeysInput) -> Iterator[pa.RecordBatch]:
-        from forebay.client.key_reader import KeyReader
+    def _rows_of_keys(self, connection: Connection, part: KeyLookupSplit) -> Iterator[pa.RecordBatch]:
+        from forebay.client.reading.key_source import key_reader
 
-        request = ScanRequest(self.columns, self.predicate, self.limit)
-        with KeyReader(connection, self.info, request, dict(part.keys), with_position=False) as rows:
+        with key_reader(connection, self.view, dict(part.keys), self.limit, with_position=False) as rows:
             yield from rows
 
     def _bucket_rows(
         self, connection: Connection, partition: SplitsPartition, buckets: list[TableBucket]
     ) -> Iterator[pa.RecordBatch]:
         if partition.snapshot is not None:
-            kv = [split for split in partition.splits if isinstance(split, KvBatchSplit)]
+            kv = [split for split in partition.splits if isinstance(split, KvSnapshotSplit)]
             after = {split.bucket: split.after for split in kv if split.after is not None}
             yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets, after)
             return
         if self.strategy == SERVER_SCAN:
-            table = connection.table(self.info)
-            with table.scan(self.columns, self.predicate, self.limit, buckets=buckets).reader() as rows:
+            with live_reader(connection, self.view, buckets, self.limit) as rows:
                 yield from rows
             return
-        view = RowView(self.info, self.columns, self.predicate)
         for bucket in buckets:
-            yield from current_rows(connection, self.info, bucket, view, self.limit).batches
+            yield from BucketReader(connection, self.view, ReplaySource(connection, self.view, bucket), self.limit)
 
     def _snapshot_rows(
         self,
@@ -161,8 +164,7 @@ class ReadFunction(TaskRead):
         middle of a query, and an old plan may be run again. A bucket of which rows have been handed out cannot go
         on like that, since their order is another one; then the task fails, and the next attempt has not begun any.
         """
-        view = RowView(self.info, self.columns, self.predicate)
-        reader = SnapshotReader(snapshot, buckets, view, self.limit, after)
+        reader = snapshot_reader(snapshot, self.view, buckets, self.limit, after)
         try:
             with reader:
                 yield from reader
@@ -170,12 +172,12 @@ class ReadFunction(TaskRead):
             if e.code not in GONE or reader.partly_read:
                 raise
             for bucket in reader.unread:
-                rows = rows_at(connection, self.info, bucket, view, snapshot.log_offsets[bucket])
+                rows = rows_at(connection, self.view, bucket, snapshot.log_offsets[bucket])
                 if rows is None:
                     raise
                 yield from rows
 
-    def _log_rows(self, connection: Connection, splits: list[LogInput]) -> Iterator[pa.RecordBatch]:
+    def _log_rows(self, connection: Connection, splits: list[LogSplit]) -> Iterator[pa.RecordBatch]:
         reader = connection.table(self.info).changes(
             {split.bucket: split.start for split in splits},
             {split.bucket: split.stop for split in splits},
@@ -187,7 +189,7 @@ class ReadFunction(TaskRead):
             yield from reader
             self._check_complete(splits, reader.position)
 
-    def _check_complete(self, splits: list[LogInput], positions: object) -> None:
+    def _check_complete(self, splits: list[LogSplit], positions: object) -> None:
         """A task must never be silently short: every split has to be read to its end."""
         if not isinstance(positions, dict):
             raise InternalError(f"the log reader of {self.info.path} has no positions")
@@ -233,12 +235,12 @@ def snapshot_inserts(
 
     `bucket` is what all of them are in, if that is among `include`.
     """
-    known = {**_OF_SNAPSHOT_ROWS, "bucket": (BUCKET_COLUMN, bucket, pa.int32())}
-    said = [known[wanted] for wanted in include]
+    by_name = {**_OF_SNAPSHOT_ROWS, "bucket": (BUCKET_COLUMN, bucket, pa.int32())}
+    columns = [by_name[name] for name in include]
     for batch in batches:
-        arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in said]
-        names = [*(name for name, _, _ in said), *batch.schema.names]
-        yield pa.RecordBatch.from_arrays([*arrays, *batch.columns], names) if said else batch
+        arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in columns]
+        names = [*(name for name, _, _ in columns), *batch.schema.names]
+        yield pa.RecordBatch.from_arrays([*arrays, *batch.columns], names) if columns else batch
 
 
 def _bucket_of(split: UnionSplit) -> int | None:
@@ -266,7 +268,7 @@ def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at least `rows` // 2 and at most `rows` rows, but for the last one."""
+    """The same rows in batches of at most `rows` and, except the last one, at least `rows` // 2 rows."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -300,63 +302,22 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield rows_without_columns(rows)
 
 
-@dataclass(frozen=True, slots=True)
-class KvBatchSplit:
-    """All rows of a bucket. `rows` is an estimate; None if the server does not count.
-
-    `after` is the position in a table snapshot behind which they are to be read; None: from the first row on.
-    """
-
-    bucket: TableBucket
-    rows: int | None = None
-    after: bytes | None = None
-
-    def resumed(self, place: str) -> KvBatchSplit:
-        """The rows behind `place`, which Java has got to."""
-        return replace(self, after=bytes.fromhex(place) or None)
-
-
-@dataclass(frozen=True, slots=True)
-class LogInput:
-    """The records of a bucket from offset `start` to before `stop`."""
-
-    bucket: TableBucket
-    start: int
-    stop: int
-
-    @property
-    def rows(self) -> int:
-        return self.stop - self.start
-
-    def resumed(self, place: str) -> LogInput:
-        """The records from the offset `place` on."""
-        return replace(self, start=int(place))
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class LakePart:
-    """A split of a union read, and how it is read. `rows` is an estimate; None where the lake does not tell.
+    """A split of a union read, and how it is read. `rows` is an estimate; None where the lake has none.
 
     The parts of one task share their reader when they are pickled together.
     """
 
     reader: UnionReader
     split: UnionSplit
-    rows: int | None = None
+
+    @property
+    def rows(self) -> int | None:
+        return self.split.rows
 
     def __repr__(self) -> str:
         return f"LakePart({type(self.split).__name__}, rows={self.rows})"
-
-
-@dataclass(frozen=True, slots=True)
-class KeysInput:
-    """The current rows of some keys: buckets, each with the keys to look up in it as they are on the wire."""
-
-    keys: tuple[tuple[TableBucket, tuple[bytes, ...]], ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(len(keys) for _, keys in self.keys)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -368,6 +329,7 @@ class FoundRows:
 
     @classmethod
     def of(cls, batches: Sequence[pa.RecordBatch]) -> FoundRows:
+        """The rows of `batches`, as one message stream of Arrow."""
         rows = sum(batch.num_rows for batch in batches)
         if not rows or not batches[0].num_columns:
             return cls(rows, None)
@@ -388,7 +350,7 @@ class FoundRows:
         return f"FoundRows({self.rows})"
 
 
-Split = KvBatchSplit | LogInput | LakePart | KeysInput | FoundRows
+Split = KvSnapshotSplit | LogSplit | LakePart | KeyLookupSplit | FoundRows
 
 
 MARKS_SCHEMA = StructType([StructField("marks", ArrayType(LongType(), False), False)])
@@ -402,14 +364,14 @@ _ARROW = pa.schema([pa.field("marks", _WORDS, nullable=False)])
 class MarkPartition(InputPartition):
     """The markings that one task computes, in order."""
 
-    def __init__(self, marking: tuple[Marking, ...]) -> None:
+    def __init__(self, marking: tuple[OverrideFinder, ...]) -> None:
         super().__init__(None)
         self.marking = marking
 
 
 @dataclass(frozen=True)
 class MarkFunction:
-    """What a worker runs for a `MarkPartition`: it gives one row of `MARKS_SCHEMA`. `name` is for messages."""
+    """A worker's function for a `MarkPartition`: returns one row of `MARKS_SCHEMA`. `name` is for messages."""
 
     name: str
 
@@ -419,30 +381,14 @@ class MarkFunction:
                 yield marks_batch(partition.marking)
 
 
-def marks_batch(marking: Sequence[Marking]) -> pa.RecordBatch:
+def marks_batch(marking: Sequence[OverrideFinder]) -> pa.RecordBatch:
     """The marks of the files of all of `marking` as one row."""
-    found = [rows for one in marking for rows in one()]
-    paths, wanted = [rows.path for rows in found], [file for one in marking for file in one.files]
-    if paths != wanted:
-        raise InternalError(f"rows were marked in the files {paths} instead of {wanted}")
-    words = [np.frombuffer(rows.words, np.int64) for rows in found]
+    overridden = [rows for one in marking for rows in one()]
+    paths, files = [rows.path for rows in overridden], [file for one in marking for file in one.files]
+    if paths != files:
+        raise InternalError(f"rows were marked in the files {paths} instead of {files}")
+    words = [np.frombuffer(rows.words, np.int64) for rows in overridden]
     starts = np.cumsum([len(words), *map(len, words)], dtype=np.int64)[:-1]
     values = pa.array(np.concatenate([starts, *words]))
     row = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values, type=_WORDS)
     return pa.RecordBatch.from_arrays([row], schema=_ARROW)
-
-
-def lake_rows(split: UnionSplit) -> int | None:
-    """The estimated number of rows to read for a split; None if the lake does not report it."""
-    if isinstance(split, LogSplit | KvSnapshotSplit):
-        return None
-    if isinstance(split, KeyLookupSplit):
-        return sum(len(keys) for _, keys in split.keys)
-    lakes = split.lake if isinstance(split, LakeSnapshotAndLogSplit) else (split.lake,)
-    rows = split.stop - split.start if isinstance(split, LakeSnapshotAndLogSplit) else 0
-    for lake in lakes:
-        count = lake.rows()
-        if count is None:
-            return None
-        rows += count
-    return rows

@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
@@ -30,10 +29,17 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from forebay.base.errors import StorageFailure
 from forebay.spark.context import SessionContext
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, quoted
+from forebay.spark.jvm.driver_classes import driver_class
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, once_per_jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import input_partitions
+from forebay.spark.jvm.scan_metrics import scan_metrics
+from forebay.spark.jvm.spark_values import quoted, struct_type
+from forebay.spark.jvm.values import scala_none, scala_seq
+from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.live_read import MARKS_SCHEMA, MarkFunction, MarkPartition
-from forebay.spark.reading.plan import Marking, NativeFiles, ReadTasks, task_readers
+from forebay.spark.reading.plan import NativeFiles, OverrideFinder, ReadTasks
+from forebay.spark.reading.task_readers import task_readers
 from forebay.unionread.overridden import gone, local_path
 
 _READ = CONNECTOR + "read."
@@ -78,8 +84,6 @@ _CLASSES = _PLANNED_TABLE, _TASKS, _PARQUET = (
 """Java classes of our own (driver_java), compiled by Janino; they stay on the driver. They save calls between JVM and
 Python when planning, each of which takes about 0.1 ms, and as much again when Python lets go of what it returned."""
 
-_makers: WeakKeyDictionary[Jvm, JavaObject] = WeakKeyDictionary()
-_able: WeakKeyDictionary[Jvm, bool] = WeakKeyDictionary()
 logger = logging.getLogger(__name__)
 
 
@@ -111,11 +115,11 @@ def _parquet_scan(
     jvm = context.jvm
     # One string each, as every value is a call.
     names = "\0\0".join("\0".join(local_path(file) or file for file in group) for group in groups)
-    struct, last = jvm.struct_type(schema), jvm.struct_type(numbers)
-    given = _in_turns(_OPTIONS), _in_turns(settings)
+    struct, last = struct_type(jvm, schema), struct_type(jvm, numbers)
+    packed = _in_turns(_OPTIONS), _in_turns(settings)
     with jvm.known_layout("scan of Parquet files"):
         try:
-            return _scans(jvm).scan(context.session, *given, struct, last, names, filters)
+            return _scans(jvm).scan(context.session, *packed, struct, last, names, filters)
         except Py4JJavaError as e:
             thrown = e.java_exception
             if str(thrown.getClass().getSimpleName()) == "FileNotFoundException":
@@ -130,25 +134,24 @@ def _in_turns(pairs: Mapping[str, str]) -> str:
     return "\0".join(part for pair in pairs.items() for part in pair)
 
 
+@once_per_jvm
 def _scans(jvm: Jvm) -> JavaObject:
-    """What makes scans of files."""
-    made = _makers.get(jvm)
-    if made is None:
-        made = _makers[jvm] = jvm.compiled(_PARQUET)()
-    return made
+    """The object of the JVM that makes scans of files."""
+    return driver_class(jvm, _PARQUET)()
 
 
 def hadoop_settings(files: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
     """The options of a lake's store as settings of the Hadoop file systems of `files`: of each bucket of S3."""
     buckets = {file.removeprefix(_S3A).partition("/")[0] for file in files if file.startswith(_S3A)}
     endpoint = options.get("s3.endpoint")
-    found = {setting: options[name] for name, setting in _S3_SETTINGS.items() if name in options}
+    settings = {setting: options[name] for name, setting in _S3_SETTINGS.items() if name in options}
     if endpoint is not None:
-        found |= {"path.style.access": "true", "connection.ssl.enabled": str(not endpoint.startswith("http:")).lower()}
+        is_secure = str(not endpoint.startswith("http:")).lower()
+        settings |= {"path.style.access": "true", "connection.ssl.enabled": is_secure}
     if "s3.access-key" in options:
         kind = "TemporaryAWSCredentialsProvider" if "s3.session-token" in options else "SimpleAWSCredentialsProvider"
-        found["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
-    return {f"fs.s3a.bucket.{bucket}.{setting}": value for bucket in buckets for setting, value in found.items()}
+        settings["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
+    return {f"fs.s3a.bucket.{bucket}.{setting}": value for bucket in buckets for setting, value in settings.items()}
 
 
 def file_scan(
@@ -165,15 +168,15 @@ def file_scan(
     columns of `key`, it takes the place. `size` are about how many rows and bytes there are, if that is known.
     """
     rows, estimated = size or (-1, -1)
-    columns, metrics = "\0".join(map(quoted, filtered)), context.jvm.scan_metrics()[0]
+    columns, metrics = "\0".join(map(quoted, filtered)), scan_metrics(context.jvm)[0]
     return _scans(context.jvm).chosen(files, tasks, rows, estimated, "\0".join(key), columns, metrics)
 
 
 def empty_scan(context: SessionContext, schema: StructType, statistics: JavaProxy) -> JavaObject:
     """A scan without partitions, which needs no reader."""
     jvm = context.jvm
-    return jvm.compiled(_TASKS)(
-        jvm.struct_type(schema), "no rows", jvm.input_partitions([]), None, statistics, *jvm.scan_metrics()
+    return driver_class(jvm, _TASKS)(
+        struct_type(jvm, schema), "no rows", input_partitions(jvm, []), None, statistics, *scan_metrics(jvm)
     )
 
 
@@ -205,9 +208,9 @@ def mixed_scan(
     count = len(native.files) + sum(len(one.files) for one in marking)
     described = f"{text}, {count} files by Spark's ParquetScan" + (", but for changed rows" if marking else "")
     with jvm.known_layout("scan of Parquet files beside tasks"):
-        scan = task_readers(jvm, read, schema, by_rows=False).beside(
-            jvm.struct_type(schema), described, jvm.array(_READ + "Scan", scans), marks, partitions, statistics,
-            *jvm.scan_metrics(count),
+        scan = task_readers(jvm, read, schema, ReadMode.COLUMNS).beside(
+            struct_type(jvm, schema), described, jvm.array(_READ + "Scan", scans), marks, partitions, statistics,
+            *scan_metrics(jvm, count),
         )  # fmt: skip
         return scan if scan.hasColumns() else None
 
@@ -222,40 +225,37 @@ def _numbered_scan(
 
 
 def _marks(
-    context: SessionContext, text: str, groups: Sequence[Sequence[Marking]], statistics: JavaProxy
+    context: SessionContext, text: str, groups: Sequence[Sequence[OverrideFinder]], statistics: JavaProxy
 ) -> JavaObject:
     """A query (a Dataset of Java) that marks the files of each group in a task, which gives a row of `MARKS_SCHEMA`."""
-    jvm, struct = context.jvm, context.jvm.struct_type(MARKS_SCHEMA)
-    factory = task_readers(jvm, MarkFunction(text), MARKS_SCHEMA, by_rows=True)
-    partitions = jvm.input_partitions([MarkPartition(tuple(group)) for group in groups])
-    tasks = jvm.compiled(_TASKS)(
-        struct, f"changed rows of {text}", partitions, factory, statistics, *jvm.scan_metrics()
+    jvm, struct = context.jvm, struct_type(context.jvm, MARKS_SCHEMA)
+    factory = task_readers(jvm, MarkFunction(text), MARKS_SCHEMA, ReadMode.ROWS)
+    partitions = input_partitions(jvm, [MarkPartition(tuple(group)) for group in groups])
+    tasks = driver_class(jvm, _TASKS)(
+        struct, f"changed rows of {text}", partitions, factory, statistics, *scan_metrics(jvm)
     )
     relation = jvm.class_(_SOURCES + "v2.DataSourceV2Relation").create(
-        jvm.compiled(_PLANNED_TABLE)(struct, tasks), jvm.none(), jvm.none()
+        driver_class(jvm, _PLANNED_TABLE)(struct, tasks), scala_none(jvm), scala_none(jvm)
     )
     scanned = jvm.scala_object(_SOURCES + "v2.V2ScanRelationPushDown").apply(relation)
     return jvm.class_(_SQL + "classic.Dataset").ofRows(context.session, scanned)
 
 
+@once_per_jvm
 def reads_files(jvm: Jvm) -> bool:
     """Whether this Spark has what is used here. Where it has not, Python tasks read everything, and a warning says so.
 
     Found out once for a JVM.
     """
-    known = _able.get(jvm)
-    if known is None:
-        try:
-            for name in _CLASSES:
-                jvm.compiled(name)
-            for name in _NEEDED:
-                jvm.class_("java.lang.Class").forName(name)
-            known = True
-        except Exception as e:  # noqa: BLE001 - whatever it is, all of it can be read another way
-            logger.warning("lake files are read by Python alone: %s", jvm.unknown_layout("Parquet reader", e))
-            known = False
-        _able[jvm] = known
-    return known
+    try:
+        for name in _CLASSES:
+            driver_class(jvm, name)
+        for name in _NEEDED:
+            jvm.class_("java.lang.Class").forName(name)
+    except Exception as e:  # noqa: BLE001 - whatever it is, all of it can be read another way
+        logger.warning("lake files are read by Python alone: %s", jvm.unknown_layout("Parquet reader", e))
+        return False
+    return True
 
 
 _RULE = "ForebayScans"
@@ -269,9 +269,9 @@ def choose_scans(jvm: Jvm, session: JavaObject) -> None:
     try:
         methods = session.experimental()
         rules = methods.extraOptimizations()
-        known = [rules.apply(index) for index in range(rules.size())]
-        if all(str(rule.getClass().getName()) != _RULE for rule in known):
-            made = jvm.compiled(_RULE)()
-            getattr(methods, "extraOptimizations_$eq")(jvm.sequence([*known, made]))
+        existing = [rules.apply(index) for index in range(rules.size())]
+        if all(str(rule.getClass().getName()) != _RULE for rule in existing):
+            made = driver_class(jvm, _RULE)()
+            getattr(methods, "extraOptimizations_$eq")(scala_seq(jvm, [*existing, made]))
     except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
         logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))

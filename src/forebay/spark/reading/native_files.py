@@ -25,11 +25,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from forebay.metadata.table import TableBucket
-from forebay.spark.reading.live_read import lake_rows
 from forebay.spark.reading.plan import NativeFiles, Serves, only_local
 from forebay.unionread.overridden import MarkBucket, local_path
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
 
 ROWS_MIN = 400_000
 """The fewest rows in files for which files and Python tasks are mixed."""
@@ -74,14 +73,14 @@ def spark_path(path: str, serves: Serves) -> str | None:
     if not separator or scheme == "file":
         return None
     names = (*_S3_SCHEMES, scheme) if scheme in _S3_NAMES else (scheme,)
-    known = next((name for name in names if serves(name)), None)
-    return None if known is None else f"{known}://{rest}"
+    served = next((name for name in names if serves(name)), None)
+    return None if served is None else f"{served}://{rest}"
 
 
 def spark_paths(paths: Sequence[str], serves: Serves) -> list[str] | None:
     """The same of several files; None unless Spark reads all of them."""
-    found = [spark_path(path, serves) for path in paths]
-    return None if None in found else [path for path in found if path is not None]
+    mapped = [spark_path(path, serves) for path in paths]
+    return None if None in mapped else [path for path in mapped if path is not None]
 
 
 def native_share(
@@ -102,14 +101,14 @@ def native_share(
                 plain = _plain_files(plan, [split], serves)
                 if plain is not None:
                     files += plain
-                    rows += lake_rows(split) or 0
+                    rows += split.rows or 0
                     continue
             case LakeSnapshotAndLogSplit(bucket, lakes, start, stop) if lakes and bucket in covered:
                 alone = [LakeSnapshotSplit(lake) for lake in lakes]
                 plain = _plain_files(plan, alone, only_local)  # tasks that mark rows read local files
                 if plain is not None:
                     marking.append(MarkBucket(plan.reader, bucket, start, stop, tuple(plain)))
-                    marked_rows += sum(lake_rows(one) or 0 for one in alone)
+                    marked_rows += sum(one.rows or 0 for one in alone)
                     tail = replace(split, lake=())
         whole.append(split)
         tails.append(tail)
@@ -127,14 +126,14 @@ def native_share(
 def _plain_files(plan: UnionPlan, splits: list[LakeSnapshotSplit], serves: Serves) -> list[str] | None:
     """The files of `splits`, as Spark names them; None unless all are plain, and in stores that Spark reads."""
     side = plan.reader.lake
-    found: list[str] = []
+    all_paths: list[str] = []
     for split in splits:
         files = None if side is None else side.plain_files(split.lake)
         named = None if files is None else spark_paths(files, serves)
         if named is None:
             return None
-        found += named
-    return found
+        all_paths += named
+    return all_paths
 
 
 def is_local(path: str) -> bool:

@@ -1,11 +1,11 @@
-"""Plans of scans: what a query wants of a table, what a planner answers, and how splits are dealt out to tasks.
+"""Plans of scans: the question of a query, the answer of a planner, and the distribution of splits to tasks.
 
-Nouns: `Pushdown` is the question. A `ScanPlan` is the answer: what is read is decided, nothing is pinned or sent yet.
-`open` makes the input partitions of Spark's tasks, pickled as they are; its `OpenedScan` keeps what the tasks need.
+Nouns: `Pushdown` is the question. A `ScanPlan` is the answer, which fixes what is read; nothing is pinned or sent yet.
+`open` makes the input partitions of Spark's tasks, which are pickled; its `OpenedScan` keeps what the tasks need.
 
 A part of a scan may be Parquet files that Spark can read directly (`NativeFiles`). A plan that has such a part can be
-opened in two ways: with Python tasks for all rows, or for those alone that are not in these files. Whoever opens it
-chooses, so a plan works in any Spark.
+opened in two ways: with Python tasks for all rows, or only for the rows that are not in these files. The scan that
+opens it chooses, so a plan works in any Spark.
 
 A Python task costs Spark 50 to 65 ms before its first row (docs/design/0009-spark-without-a-jar.md), so a scan has few
 tasks: as many as its rows are worth, and at most `TASKS_PER_CORE` for each core. Logs can be cut anywhere, so their
@@ -17,32 +17,22 @@ Each side plans in a module of its own: forebay.spark.reading.live_plan and fore
 
 from __future__ import annotations
 
-import logging
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StringType, StructField, StructType
 
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.client.table_snapshot import TableSnapshot
+from forebay.base.errors import InvalidRequest
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.unionread.overridden import OverriddenRows
-
-if TYPE_CHECKING:  # workers need no gateway
-    from forebay.spark.jvm.gateway import JavaObject, Jvm
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Pushdown:
-    """What a query pushes down to a table: columns in Spark's order, filters on them, and a limit."""
+    """The columns that a query pushes down to a table, in Spark's order, with filters on them and a limit."""
 
     columns: tuple[str, ...]
     partition_filters: tuple[Predicate, ...] = ()
@@ -51,15 +41,18 @@ class Pushdown:
 
     @property
     def filter(self) -> Predicate | None:
-        """All filters together: a lake may have partitions that the stream has not, so it takes those on them, too."""
+        """All filters together, for a lake, which may have partitions that the stream lacks."""
         return all_of([*self.partition_filters, *([] if self.row_filter is None else [self.row_filter])])
 
     def with_filter(self, predicate: Predicate, partition_keys: Sequence[str]) -> Pushdown:
-        """The same with one more filter, which may refer to partition keys."""
+        """This pushdown with one more filter, which may refer to partition keys."""
         if predicate.columns() <= set(partition_keys):
             return replace(self, partition_filters=(*self.partition_filters, predicate))
         return replace(self, row_filter=predicate if self.row_filter is None else self.row_filter & predicate)
 
+
+SYSTEM_SEPARATOR = "$"
+"""Between a table's name and that of a system table beside it."""
 
 CHANGES_RANGE = "changes.range"
 """The option by which a catalog tells a format that a stream is one of CHANGES, and where that begins."""
@@ -67,7 +60,7 @@ CHANGES_RANGE = "changes.range"
 
 @dataclass(frozen=True)
 class ChangesRange:
-    """What `CHANGES` is to show: from `start` to before `stop` (None: to the end).
+    """The range that `CHANGES` shows: from `start` to before `stop` (None: to the end).
 
     Versions, or milliseconds since the epoch (`is_of_times`).
     """
@@ -77,7 +70,7 @@ class ChangesRange:
     is_of_times: bool = False
 
     def beginning(self) -> str:
-        """Where it begins, as the value of `CHANGES_RANGE`."""
+        """The beginning of the range, as the value of `CHANGES_RANGE`."""
         return f"{'time' if self.is_of_times else 'version'} {self.start}"
 
     @classmethod
@@ -90,7 +83,7 @@ class ChangesRange:
 
 
 ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What Python workers run. Picklable. A task's batch has one value, its pickled input partition."""
+"""The function that Python workers run. Picklable. A task's batch has one value, its pickled input partition."""
 
 
 class TaskReader(Protocol):
@@ -101,7 +94,7 @@ class TaskReader(Protocol):
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]: ...
 
 
-class Marking(Protocol):
+class OverrideFinder(Protocol):
     """Finds the rows of files that are overridden. Picklable: a worker calls it."""
 
     @property
@@ -112,11 +105,11 @@ class Marking(Protocol):
 
 
 Serves = Callable[[str], bool]
-"""Says of the scheme of a URI whether Spark has a file system for it, besides that of local files."""
+"""Returns whether Spark has a file system for the scheme of a URI, besides that of local files."""
 
 
 def only_local(scheme: str) -> bool:
-    """Of a Spark that reads local files alone."""
+    """`Serves` for a Spark that reads local files alone."""
     return False
 
 
@@ -124,15 +117,15 @@ def only_local(scheme: str) -> bool:
 class NativeFiles:
     """The part of a scan that Spark's own reader can read, with exactly the rows that Python tasks would give.
 
-    `files` are paths of Parquet files every row of which is a row of the scan, but for filters on rows, which Spark
-    evaluates anyhow. They have the wanted columns under their own names, with types that Spark reads as those of the
-    scan; a column that a file lacks is null. Some rows of more such files do not count: `marking` are tasks that tell
-    these files and rows when the query runs. `is_all`: nothing is beside all these files. `options` are the lake's, by
-    which its store is opened (`s3.endpoint`, ...).
+    `files` are paths of Parquet files. All of their rows belong to the scan, except those that filters on rows remove,
+    which Spark evaluates itself. They have the requested columns under their own names, with types that Spark reads as
+    those of the scan; a column that a file lacks is null. In further files some rows are overridden: the tasks of
+    `marking` find them when the query runs. `is_all`: these files are the whole scan. `options` of the lake open its
+    store (`s3.endpoint`, ...).
     """
 
     files: tuple[str, ...]
-    marking: tuple[Marking, ...] = ()
+    marking: tuple[OverrideFinder, ...] = ()
     is_all: bool = False
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -152,7 +145,7 @@ class SplitsPartition(InputPartition):
         self.reader = reader
 
     def resumed(self, rest: bytes) -> SplitsPartition:
-        """What is left when the JVM has read some: "the number of a split, the place in it"."""
+        """The rest of the task when the JVM has read a part; `rest` is "the number of a split, the place in it"."""
         number, _, place = rest.decode().partition(" ")
         first, *others = self.splits[int(number) :]
         return SplitsPartition((first.resumed(place), *others), self.snapshot, self.reader)
@@ -172,7 +165,7 @@ class OpenedScan:
     pinned: object | None = None
 
 
-class Direct(Protocol):
+class DirectReading(Protocol):
     """How the JVM reads logs or buckets itself (forebay.spark.reading.direct)."""
 
     @property
@@ -183,117 +176,29 @@ class Direct(Protocol):
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """What is read, decided at one moment: its tasks read the same however often they run.
+    """The plan of a scan, fixed at one moment: its tasks read the same however often they run.
 
-    `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is about how many rows
-    they have, before filters; None where that is not known. `opened` makes the input partitions of tasks;
-    `grown` does, too, and adds tasks for what was created since, where there may be something.
-    `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly. `chosen` says what
-    the filters leave to read, if they fix keys or buckets. `direct` is how the JVM reads logs or buckets, or why Python
-    does; None of scans that have none.
+    `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is the estimated number
+    of their rows before filters; None: unknown. `open_tasks` makes the input partitions of tasks; `open_current` also
+    adds tasks for partitions that were created since, where the table may have any. `native` is the part that Spark can
+    read directly, and `beside_native` are the tasks of the rest. `selection` describes the keys or buckets that the
+    filters leave, if they fix any. `direct` is how the JVM reads logs or buckets, or why Python does; None of scans
+    without either.
     """
 
     read: TaskReader
     tasks: Sequence[tuple[Any, ...]]
     rows: int | None
-    opened: Callable[[Sequence[tuple[Any, ...]]], OpenedScan]
+    open_tasks: Callable[[Sequence[tuple[Any, ...]]], OpenedScan]
     native: NativeFiles | None = None
     beside_native: Sequence[tuple[Any, ...]] = ()
-    chosen: str | None = None
-    direct: Direct | str | None = None
-    grown: Callable[[Sequence[tuple[Any, ...]]], OpenedScan] | None = None
+    selection: str | None = None
+    direct: DirectReading | str | None = None
+    open_current: Callable[[Sequence[tuple[Any, ...]]], OpenedScan] | None = None
 
     def open(self, *, beside_native: bool = False) -> OpenedScan:
         """The tasks for all rows, or (`beside_native`) for those that are not in `native`."""
-        return (self.grown or self.opened)(self.beside_native if beside_native else self.tasks)
-
-
-# ---- rows and columns ------------------------------------------------------------------------------------------------
-
-MESSAGES_SCHEMA = StructType([StructField("message", StringType(), False)])
-"""What a worker sends whose task gives columns. Texts, since Spark copies those once on their way, and BINARY twice."""
-
-MESSAGE_BYTES_MAX = 16 << 20
-"""A batch that is larger is sent in parts. The JVM has one message of a task at a time."""
-
-_TEXT_BYTES_MAX = (1 << 31) - 1
-
-
-@dataclass(frozen=True)
-class Messages:
-    """Runs `read`, and sends each batch as a message of Arrow's IPC format. Picklable."""
-
-    read: ReadTasks
-
-    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in self.read(tasks):
-            yield from messages_of(batch)
-
-
-def messages_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """`batch` as rows of `MESSAGES_SCHEMA`. Raises `UnsupportedOperation` for a row that is too large for Spark."""
-    if batch.num_rows > 1 and batch.nbytes > MESSAGE_BYTES_MAX:
-        half = batch.num_rows // 2
-        yield from messages_of(batch.slice(0, half))
-        yield from messages_of(batch.slice(half))
-        return
-    data = batch.serialize()
-    if data.size > _TEXT_BYTES_MAX:
-        raise UnsupportedOperation(f"a row of {data.size} bytes is too large for Spark, which takes 2 GB")
-    text = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, data.size], np.int32)), data)
-    yield pa.RecordBatch.from_arrays([text], MESSAGES_SCHEMA.names)
-
-
-Maker = Callable[..., "JavaObject"]
-_makers: WeakKeyDictionary[Jvm, dict[str | None, Maker | UnsupportedOperation]] = WeakKeyDictionary()
-"""What makes readers of columns, for the jobs of each session (`Jvm.artifacts`), or why none can be made."""
-
-
-def rows_only(jvm: Jvm, use_columns: bool) -> str | None:
-    """Why the tasks of a scan give rows; None: they give columns, unless the option `use_columns` says otherwise."""
-    if not use_columns:
-        return "read.columnar is false"
-    maker = _maker(jvm)
-    return maker.message if isinstance(maker, UnsupportedOperation) else None
-
-
-def task_readers(jvm: Jvm, read: ReadTasks, schema: StructType, by_rows: bool) -> JavaObject:
-    """The factory of the readers of a scan's tasks, as `rows_only` says."""
-    if by_rows:
-        return jvm.reader_factory(pickle.dumps((read, schema)), schema)
-    messages = jvm.reader_factory(pickle.dumps((Messages(read), MESSAGES_SCHEMA)), MESSAGES_SCHEMA)
-    maker = _maker(jvm)
-    if isinstance(maker, UnsupportedOperation):
-        raise maker
-    return maker(messages, jvm.struct_type(schema))
-
-
-def java_partitions(
-    jvm: Jvm, partitions: Sequence[SplitsPartition], direct: Direct | str | None, by_rows: bool
-) -> JavaObject:
-    """The input partitions of a scan's tasks; of what the JVM reads itself, with what it needs for that."""
-    made = jvm.input_partitions(partitions)
-    if by_rows or direct is None or isinstance(direct, str):
-        return made
-    maker = _maker(jvm)
-    if isinstance(maker, UnsupportedOperation):
-        raise maker
-    return maker(None, None).tasks(made, direct.source, direct.ranges(partitions))
-
-
-def _maker(jvm: Jvm) -> Maker | UnsupportedOperation:
-    known, place = _makers.setdefault(jvm, {}), jvm.artifacts()
-    if place not in known:
-        from forebay.spark.jvm import executor_classes
-
-        try:
-            known[place] = executor_classes.executor_class(jvm, "ForebayColumnarFactory")
-            if str(jvm.class_("java.nio.ByteOrder").nativeOrder().toString()) != "LITTLE_ENDIAN":
-                raise UnsupportedOperation("this machine has the high bytes of numbers first")
-        except UnsupportedOperation as e:
-            logger.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
-            known[place] = e
-    return known[place]
+        return (self.open_current or self.open_tasks)(self.beside_native if beside_native else self.tasks)
 
 
 # ---- splits -> tasks ------------------------------------------------------------------------------------------------
@@ -312,12 +217,12 @@ LIMIT_ONE_TASK_MAX = 100_000
 
 
 def task_count(rows: int | None, cores: int, pieces: int | None = None) -> int:
-    """How many tasks read `rows` rows (None: unknown) that lie in `pieces` pieces (None: can be cut anywhere)."""
+    """The number of tasks for `rows` rows (None: unknown) that lie in `pieces` pieces (None: can be cut anywhere)."""
     most = max(1, cores * TASKS_PER_CORE)
-    wanted = most if rows is None else min(most, -(-rows // ROWS_PER_TASK_MIN))
+    count = most if rows is None else min(most, -(-rows // ROWS_PER_TASK_MIN))
     if pieces is not None:
-        wanted = min(wanted, pieces)
-    return max(1, wanted)
+        count = min(count, pieces)
+    return max(1, count)
 
 
 class HasRows(Protocol):
@@ -336,8 +241,8 @@ def spread(splits: Sequence[Work], tasks: int) -> list[tuple[Work, ...]]:
     The largest is dealt first, each to the task that has the least so far. A split of unknown size counts as much as
     the average of the known ones. Within a task splits keep their order. Tasks without a split are left out.
     """
-    known = [split.rows for split in splits if split.rows is not None]
-    average = sum(known) // len(known) if known else 1
+    counts = [split.rows for split in splits if split.rows is not None]
+    average = sum(counts) // len(counts) if counts else 1
     weights = [average if split.rows is None else split.rows for split in splits]
     loads = [0] * min(tasks, len(splits))
     members: list[list[int]] = [[] for _ in loads]
@@ -359,6 +264,6 @@ def deal_out(pieces: Sequence[Work], cores: int) -> list[tuple[Work, ...]]:
     """Tasks for `pieces` that cannot be split: as many as their row counts justify."""
     if not pieces:
         return []
-    known = [piece.rows for piece in pieces if piece.rows is not None]
-    total = sum(known) if len(known) == len(pieces) else None
+    counts = [piece.rows for piece in pieces if piece.rows is not None]
+    total = sum(counts) if len(counts) == len(pieces) else None
     return spread(pieces, task_count(total, cores, len(pieces)))

@@ -1,101 +1,47 @@
-"""Scans: what a query wants of a table -> tasks for Spark's Python workers.
+"""From the columns, filters and limit that Spark pushes down to a table in one query to a scan.
 
-Flow: Spark makes a `ScanBuilder` for every reference to a table in every query, tells it columns, filters and limit,
-and builds a `ScanProxy`. The scan plans when it is first asked for statistics or partitions, once, and keeps the plan:
-buckets and offsets are those of that moment however often Spark runs its tasks. A primary-key table is pinned by a
-table snapshot when its tasks are made (`forebay.spark.reading.live_plan.open_for_query`).
+Spark makes a `ScanBuilder` for every reference to a table in every query, passes columns, filters and limit to it, and
+builds a scan (forebay.spark.reading.scan).
 
-Filters on partition keys choose partitions and are done with. All others go to the readers, which drop what they can
+Filters on partition keys only choose partitions. All others are passed to the readers, which drop what they can
 (whole log batches on the server, rows in the worker), and to Spark again, which has the last word.
-
-A join with a small, filtered side gives the scan of the other side the values of its join keys when the query runs
-(`ScanProxy.filter`). They are one more filter: they choose partitions, buckets and files, or become lookups. Spark may
-have put the same scan into several places of a plan, and filters one of them. So a filter does not change the scan: it
-makes another one, which answers the next question for a batch that comes from the same thread.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from pyspark.sql.types import StructType
 
-from pyspark.sql.types import AtomicType, StructType
-
-from forebay.base.errors import StorageFailure, UnsupportedOperation
 from forebay.metadata.predicate import Predicate, all_of
-from forebay.metadata.table import Column
 from forebay.spark.context import SessionContext
-from forebay.spark.filters import may_skip_by, to_predicate, to_text
+from forebay.spark.filters import may_skip_by, to_predicate
+from forebay.spark.jvm.expressions import read_expression
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.planning import is_planning_stream
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import counts_rows_without_columns
-from forebay.spark.options import FORMAT_NAME
-from forebay.spark.reading.native import empty_scan, file_scan, mixed_scan, parquet_scan, reads_files
-from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan, java_partitions, rows_only, task_readers
+from forebay.spark.jvm.spark_values import python_schema
+from forebay.spark.read_modes import ReadMode
+from forebay.spark.reading.plan import Pushdown
+from forebay.spark.reading.scan import READ, ScanProxy, value_bytes
+from forebay.spark.reading.scan_source import ScanSource
 
-_READ = CONNECTOR + "read."
 _PREDICATE = CONNECTOR + "expressions.filter.Predicate"
-
-RUNTIME_VALUES_MAX = 4096
-"""The most values of a join's other side that filter a scan; as many keys are looked up
-(`forebay.client.key_filter.KEYS_MAX`). More say little, and cost time in the driver."""
-
-DEFAULT_VALUE_BYTES = 20
-"""What Spark takes a string for, in estimates."""
-
-
-Planner = Callable[[Pushdown, StructType], ScanPlan]
-StreamSource = Callable[[], Mapping[str, str]]
-"""The options by which a format in Python reads the same as a stream."""
-
-BucketScans = Callable[["Readable", Pushdown, StructType, JavaObject], "ScanProxy | None"]
-"""Makes a scan of whole buckets, with the filters of Spark's own reader; None where there can be none."""
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Readable:
-    """A thing that can be scanned: its name, Spark schema, the columns that filters may be about, and its planner.
-
-    `strategy` says how the rows of a primary-key table, or of one with a lake, are found. As a stream the thing is read
-    by the format `stream_format`, with the options that `stream` gives; None: it cannot be read as a stream.
-    `lookup_key` are the columns by whose values rows are looked up instead of scanned; () where they are not.
-    `is_target`: UPDATE, MERGE or DELETE read it to change it. `use_columns`: tasks may give columns.
-    """
-
-    name: str
-    schema: StructType
-    columns: tuple[Column, ...]
-    plan: Planner
-    partition_keys: tuple[str, ...] = ()
-    strategy: str | None = None
-    stream: StreamSource | None = None
-    stream_format: str = FORMAT_NAME
-    lookup_key: tuple[str, ...] = ()
-    is_target: bool = False
-    by_bucket: BucketScans | None = None
-    use_columns: bool = True
 
 
 class ScanBuilder(JavaProxy):
     """Collects what Spark pushes down, for one reference to a table in one query."""
 
     interfaces = (
-        _READ + "SupportsPushDownRequiredColumns",
-        _READ + "SupportsPushDownV2Filters",
-        _READ + "SupportsPushDownLimit",
+        READ + "SupportsPushDownRequiredColumns",
+        READ + "SupportsPushDownV2Filters",
+        READ + "SupportsPushDownLimit",
     )
 
-    def __init__(self, context: SessionContext, readable: Readable) -> None:
+    def __init__(self, context: SessionContext, source: ScanSource) -> None:
         super().__init__(context.jvm)
         self._context = context
-        self._readable = readable
-        self._schema = readable.schema
+        self._source = source
+        self._schema = source.schema
         self._partition_filters: list[Predicate] = []
         self._row_filters: list[Predicate] = []
         self._pushed: list[JavaObject] = []
@@ -106,21 +52,21 @@ class ScanBuilder(JavaProxy):
     def pruneColumns(self, schema: JavaObject) -> None:
         """Spark asks for no column at all to count rows. Where it cannot count those, the narrowest one is read.
 
-        It asks this of every batch, and from Spark 4.3 on of streams, too.
+        Spark calls this for every batch, and from 4.3 on also for streams.
         """
         self._is_batch = True
-        wanted = self.jvm.python_schema(schema)
-        if not wanted.fields and not counts_rows_without_columns():
-            wanted = StructType([min(self._readable.schema.fields, key=lambda field: value_bytes(field.dataType))])
-        self._schema = wanted
+        requested = python_schema(schema)
+        if not requested.fields and not counts_rows_without_columns():
+            requested = StructType([min(self._source.schema.fields, key=lambda field: value_bytes(field.dataType))])
+        self._schema = requested
 
     def pushPredicates(self, predicates: JavaObject) -> JavaObject:
         """The filters that Spark still has to evaluate: all except those on partition keys."""
         left = []
-        keys = set(self._readable.partition_keys)
+        keys = set(self._source.partition_keys)
         for java in predicates:
-            expression = self.jvm.expression(java)
-            predicate = to_predicate(expression, self._readable.columns)
+            expression = read_expression(java)
+            predicate = to_predicate(expression, self._source.columns)
             if predicate is None:
                 left.append(java)
                 continue
@@ -130,7 +76,7 @@ class ScanBuilder(JavaProxy):
             else:
                 self._row_filters.append(predicate)
                 left.append(java)
-                if may_skip_by(expression, self._readable.columns):
+                if may_skip_by(expression, self._source.columns):
                     self._of_parquet.append(java)
         return self.jvm.array(_PREDICATE, left)
 
@@ -147,355 +93,26 @@ class ScanBuilder(JavaProxy):
 
     def build(self) -> JavaObject:
         """A scan by Python tasks, Spark's own scan of Parquet files, or one of both."""
-        wanted = Pushdown(
+        pushdown = Pushdown(
             tuple(self._schema.fieldNames()),
             tuple(self._partition_filters),
             all_of(self._row_filters),
             self._limit,
         )
-        scan = ScanProxy(self._context, self._readable, wanted, self._schema)
-        if not self._is_batch or self.jvm.plans_a_stream():
+        scan = ScanProxy(self._context, self._source, pushdown, self._schema)
+        if not self._is_batch or is_planning_stream(self.jvm):
             return scan
         # Without those on partition keys: Parquet takes a column that is filtered and not read for one that the file
         # lacks, so that no row would match. And without those by which it would leave out rows that match.
         of_parquet = self.jvm.array(_PREDICATE, self._of_parquet)
-        make = self._readable.by_bucket
-        by_bucket = None if make is None else make(self._readable, wanted, self._schema, of_parquet)
-        return by_bucket or scan.native(of_parquet) or scan
+        return self._by_bucket(pushdown, of_parquet) or scan.native(of_parquet) or scan
 
-
-class ScanProxy(JavaProxy):
-    """A scan and its tasks, planned once on first use."""
-
-    interfaces: ClassVar[tuple[str, ...]] = (
-        _READ + "SupportsReportStatistics",
-        _READ + "SupportsRuntimeV2Filtering",
-        _READ + "Batch",
-    )
-
-    def __init__(self, context: SessionContext, readable: Readable, wanted: Pushdown, schema: StructType) -> None:
-        super().__init__(context.jvm)
-        self._context = context
-        self._readable = readable
-        self._wanted = wanted
-        self._schema = schema
-        self._lock = threading.Lock()
-        self._made: dict[str, Any] = {}
-        self._pinned: object | None = None
-        self._is_stream = False
-        self._is_filtered = False
-        self._to_answer: dict[int, ScanProxy] = {}
-        self._filtered: ScanProxy | None = None
-
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        """`make()`, called once for all threads of the JVM."""
-        with self._lock:
-            if name not in self._made:
-                self._made[name] = make()
-            return self._made[name]
-
-    def _plan(self) -> ScanPlan:
-        plan: ScanPlan = self._once("plan", lambda: self._readable.plan(self._wanted, self._schema))
-        return plan
-
-    def native(self, filters: JavaObject) -> JavaObject | None:
-        """What to scan instead: files, by Spark itself; None where Python tasks read all.
-
-        `filters` are those that Spark evaluates itself, too, so that it reads their columns.
-        """
-        plan = self._plan()
-        if plan.native is None or not reads_files(self.jvm):
+    def _by_bucket(self, pushdown: Pushdown, filters: JavaObject) -> ScanProxy | None:
+        """The scan of whole buckets; None where that is not allowed, or there are none."""
+        source = self._source
+        if ReadMode.BUCKETS not in source.modes:
             return None
-        if not plan.native.is_all or plan.native.marking:
-            return MixedScan(self, filters)
-        try:
-            files = parquet_scan(self._context, plan.native, self._schema, filters)
-        except StorageFailure as e:
-            self._warn_of(e)
-            return None
-        size = None if plan.rows is None else (plan.rows, plan.rows * self._row_bytes())
-        tasks, key = FileScan(self, filters), self._readable.lookup_key
-        return file_scan(self._context, files, tasks, self._filtered_columns(), size, key)
+        from forebay.spark.reading.bucketed import bucket_scan
 
-    def _warn_of(self, failure: StorageFailure) -> None:
-        logger.warning("lake files of %s are read by Python: %s", self._readable.name, failure.message)
-
-    def _opened(self, opened: OpenedScan) -> OpenedScan:
-        if opened.pinned is not None:
-            open_snapshots.add(opened.pinned, self.jvm.collect_garbage)
-        return opened
-
-    # ---- Scan -------------------------------------------------------------------------------------------------------
-
-    def readSchema(self) -> JavaObject:
-        return self._once("schema", lambda: self.jvm.struct_type(self._schema))
-
-    def description(self) -> str:
-        parts = [f"forebay {self._readable.name} ({', '.join(self._wanted.columns)})", *self._filters_in_words()]
-        if self._readable.strategy is not None:
-            parts.append(f"by {self._readable.strategy.replace('_', '-')}")
-        if self._filtered is not None:
-            parts.append(f"filtered by a join: {', '.join(self._filtered._filters_in_words())}")
-        if not self._is_stream:
-            reason = self._rows_only()
-            parts.append("by columns" if reason is None else f"by rows: {reason}")
-            plan = self._made.get("plan")
-            if reason is None and plan is not None and plan.direct is not None:
-                what = "logs" if self._readable.strategy is None else "buckets"
-                why = f"by Python: {plan.direct}" if isinstance(plan.direct, str) else "without Python"
-                parts.append(f"{what} {why}")
-        return ", ".join(parts)
-
-    def _filters_in_words(self) -> list[str]:
-        wanted, plan = self._wanted, self._made.get("plan")
-        parts = [f"partitions where {to_text(predicate)}" for predicate in wanted.partition_filters]
-        if wanted.row_filter is not None:
-            parts.append(f"rows where {to_text(wanted.row_filter)}")
-        if wanted.limit is not None:
-            parts.append(f"limit {wanted.limit}")
-        if plan is not None and plan.chosen is not None:
-            parts.append(plan.chosen)
-        return parts
-
-    def columnarSupportMode(self) -> JavaObject:
-        """The same for all partitions; else Spark would ask for them before it has the values of a join."""
-        is_columnar = not self._is_stream and self._rows_only() is None
-        mode = self.jvm.class_(_READ + "Scan$ColumnarSupportMode")
-        return mode.SUPPORTED if is_columnar else mode.UNSUPPORTED
-
-    def _rows_only(self) -> str | None:
-        if "rows" not in self._made:
-            self._made["rows"] = rows_only(self.jvm, self._readable.use_columns)
-        reason: str | None = self._made["rows"]
-        return reason
-
-    def toBatch(self) -> JavaProxy:
-        return self._to_answer.pop(self.jvm.thread_id(), self) if self._to_answer else self
-
-    def toMicroBatchStream(self, checkpoint: str) -> JavaObject:
-        """Spark asks for all columns of a stream, and evaluates filters itself: so this is the format's stream."""
-        if self._readable.stream is None:
-            raise UnsupportedOperation(f"{self._readable.name} cannot be read as a stream")
-        self._is_stream = True
-        return self.jvm.python_stream(self._readable.stream_format, self._schema, self._readable.stream(), checkpoint)
-
-    def supportedCustomMetrics(self) -> JavaObject:
-        return self._once("metrics", lambda: self.jvm.scan_metrics()[0])
-
-    # ---- SupportsRuntimeV2Filtering ---------------------------------------------------------------------------------
-
-    def filterAttributes(self) -> JavaObject:
-        columns = [self.jvm.column(name) for name in self._filtered_columns()]
-        return self.jvm.array(CONNECTOR + "expressions.NamedReference", columns)
-
-    def _filtered_columns(self) -> list[str]:
-        """The columns that are read and have values to compare.
-
-        None with a limit, which counts rows before any join. None of what UPDATE, MERGE or DELETE change: Spark would
-        find the values by a query of its own, which reads the table at another instant and with the session's options.
-        """
-        wanted, readable = self._wanted, self._readable
-        is_open = wanted.limit is None and not readable.is_target
-        known = {column.name for column in readable.columns if is_open}
-        comparable = [field.name for field in self._schema.fields if isinstance(field.dataType, AtomicType)]
-        return [name for name in comparable if name in known]
-
-    def filter(self, predicates: JavaObject) -> None:
-        """Let the next batch that this thread asks for have the rows only that may match all `predicates`.
-
-        Predicates with more than `RUNTIME_VALUES_MAX` values are left out: the join drops what does not match.
-        """
-        wanted = self._narrowed(predicates)
-        if wanted is not self._wanted:
-            filtered = ScanProxy(self._context, self._readable, wanted, self._schema)
-            filtered._is_filtered = True
-            self._filtered = self._to_answer[self.jvm.thread_id()] = filtered
-
-    def _narrowed(self, predicates: JavaObject) -> Pushdown:
-        wanted = self._wanted
-        for java in predicates:
-            if len(java.children()) <= RUNTIME_VALUES_MAX + 1:
-                predicate = to_predicate(self.jvm.expression(java), self._readable.columns)
-                if predicate is not None:
-                    wanted = wanted.with_filter(predicate, self._readable.partition_keys)
-        return wanted
-
-    # ---- SupportsReportStatistics -----------------------------------------------------------------------------------
-
-    def estimateStatistics(self) -> JavaProxy:
-        return self._statistics(None if self._is_stream else self._plan().rows)
-
-    def _statistics(self, rows: int | None) -> StatisticsProxy:
-        return StatisticsProxy(self._context, rows, None if rows is None else rows * self._row_bytes())
-
-    def _row_bytes(self) -> int:
-        """The estimated size of a row."""
-        return 8 + sum(value_bytes(field.dataType) for field in self._schema.fields)
-
-    # ---- Batch ------------------------------------------------------------------------------------------------------
-
-    def planInputPartitions(self) -> JavaObject:
-        plan = self._plan()
-        return self._once("partitions", lambda: self._partitions(plan))
-
-    def _partitions(self, plan: ScanPlan) -> JavaObject:
-        # Kept as long as this scan, and so as long as the query's plan.
-        opened = self._opened(plan.open())
-        self._pinned = opened.pinned
-        if self._is_filtered:  # Spark takes the reader factory of the scan that it has filtered
-            for partition in opened.partitions:
-                partition.reader = plan.read
-        return java_partitions(self.jvm, opened.partitions, plan.direct, self._rows_only() is not None)
-
-    def createReaderFactory(self) -> JavaObject:
-        read, by_rows = self._plan().read, self._rows_only() is not None
-        return self._once("factory", lambda: task_readers(self.jvm, read, self._schema, by_rows))
-
-
-class PlannedScan(ScanProxy):
-    """A scan that Spark's own Parquet reader may read, all or in part; `filters` are those of that reader."""
-
-    def __init__(self, scan: ScanProxy, filters: JavaObject) -> None:
-        super().__init__(scan._context, scan._readable, scan._wanted, scan._schema)
-        self._made["plan"] = scan._plan()
-        self._filters = filters
-
-
-class FileScan(PlannedScan):
-    """A scan that Spark's own reader takes, by files; its `apply` answers for Spark's reader.
-
-    Where a join finds the rows by their keys, it is a scan by Python tasks after all.
-    """
-
-    interfaces: ClassVar[tuple[str, ...]] = ("java.util.function.Function",)
-
-    def apply(self, predicates: JavaObject) -> JavaObject | None:
-        """Spark's scan of the files that may have rows which match all `predicates`; None: of all files."""
-        wanted = self._narrowed(predicates)
-        if wanted is self._wanted:
-            return None
-        plan = self._readable.plan(wanted, self._schema)
-        if not plan.tasks:
-            return empty_scan(self._context, self._schema, self._statistics(0))
-        if plan.native is None or not plan.native.is_all or plan.native.marking:  # the table has changed meanwhile
-            return None
-        return parquet_scan(self._context, plan.native, self._schema, self._filters)
-
-
-class MixedScan(PlannedScan):
-    """A scan by Python tasks in whose place in a query's plan one of files and tasks may come (`choose_scans`)."""
-
-    interfaces: ClassVar[tuple[str, ...]] = ("java.util.function.BiFunction",)
-
-    def apply(self, relation: JavaObject, filtered: JavaObject) -> JavaObject | None:
-        """The scan that takes the place of this one in `relation`; None where a join will filter `filtered`."""
-        if filtered or self._rows_only() is not None:
-            return None
-        plan = self._plan()
-        try:
-            return self._once("mixed", lambda: self._mixed(plan))
-        except StorageFailure as e:
-            self._warn_of(e)
-            return None
-
-    def _mixed(self, plan: ScanPlan) -> JavaObject | None:
-        assert plan.native is not None
-        opened = self._opened(plan.open(beside_native=True))
-        partitions = java_partitions(self.jvm, opened.partitions, plan.direct, by_rows=False)
-        statistics = self._statistics(plan.rows)
-        statistics.pinned = opened.pinned  # the new scan keeps these, and not this one
-        return mixed_scan(
-            self._context,
-            self.description(),
-            self._schema,
-            plan.native,
-            plan.read,
-            partitions,
-            self._filters,
-            statistics,
-        )
-
-
-OPEN_BEFORE_COLLECTING = 64
-"""Snapshots of one driver beyond which the JVM is asked to collect the plans of old queries."""
-
-
-class OpenSnapshots:
-    """The snapshots and other resources that a driver keeps open for its queries. Thread-safe.
-
-    The JVM may take its time to collect plans. So a driver that has many snapshots open asks it to.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: weakref.WeakSet[object] = weakref.WeakSet()
-        self._collect_at = OPEN_BEFORE_COLLECTING
-
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._open)
-
-    def add(self, snapshot: object, collect: Callable[[], object]) -> None:
-        """Remember one; `collect` makes the JVM collect garbage, if there are many.
-
-        Plans that are in use after all do not make every further query collect: then more have to come first.
-        """
-        with self._lock:
-            self._open.add(snapshot)
-            is_due = len(self._open) >= self._collect_at
-            if is_due:
-                self._collect_at = len(self._open) * 2
-        if is_due:
-            collect()
-        else:
-            with self._lock:
-                if len(self._open) < OPEN_BEFORE_COLLECTING // 2:
-                    self._collect_at = OPEN_BEFORE_COLLECTING
-
-
-open_snapshots = OpenSnapshots()
-"""Those of this process."""
-
-
-class StatisticsProxy(JavaProxy):
-    """The size of a scan, for Spark's choice of joins."""
-
-    interfaces = (_READ + "Statistics",)
-
-    def __init__(self, context: SessionContext, rows: int | None, size: int | None) -> None:
-        super().__init__(context.jvm)
-        self.pinned: object | None = None
-        """What must live as long as the plan of the query that has these."""
-        self._rows = self.jvm.optional_long(rows)
-        self._size = self.jvm.optional_long(size)
-        self._columns = self.jvm.map({})
-
-    def numRows(self) -> JavaObject:
-        return self._rows
-
-    def sizeInBytes(self) -> JavaObject:
-        return self._size
-
-    def columnStats(self) -> JavaObject:
-        return self._columns
-
-
-def value_bytes(t: Any) -> int:
-    """The estimated size in bytes of a value of Spark type `t`."""
-    return _VALUE_BYTES.get(type(t).__name__, DEFAULT_VALUE_BYTES)
-
-
-_VALUE_BYTES = {
-    "BooleanType": 1,
-    "ByteType": 1,
-    "ShortType": 2,
-    "IntegerType": 4,
-    "DateType": 4,
-    "FloatType": 4,
-    "LongType": 8,
-    "DoubleType": 8,
-    "TimestampType": 8,
-    "TimestampNTZType": 8,
-    "TimeType": 8,
-    "DecimalType": 16,
-}
+        bucket_plan = source.buckets(source.plan(pushdown, self._schema), pushdown)
+        return bucket_scan(self._context, source, pushdown, self._schema, bucket_plan, filters)

@@ -1,75 +1,54 @@
-"""What all SQL catalogs share: the half that faces Spark, and how it says what it wants.
+"""The catalog: what Spark SQL finds under `<catalog>.<database>.<table>`.
 
 A catalog implements Spark's `StagingTableCatalog`, `SupportsNamespaces`, `ProcedureCatalog` and `FunctionCatalog`. It
-is asked on the driver, while Spark analyses a statement; every answer is looked up then, nothing is cached here.
-Subclasses know where tables are: forebay.spark.sql.live_catalog in a cluster, forebay.spark.sql.lake_catalog in a
-warehouse. They raise `NotFound` and `AlreadyExists` of databases, and `InvalidRequest` with code DATABASE_NOT_EMPTY.
+is asked on the driver, while Spark analyses a statement. It reads Spark's requests (forebay.spark.sql.requests), has
+its side answer them (forebay.spark.sql.side), and throws Spark's own exceptions where Spark has one. Every answer is
+looked up then, nothing is cached here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
-from pyspark.sql.types import DataType, StructType
-
-from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.base.errors import (
+    AlreadyExists,
+    ErrorCode,
+    ForebayError,
+    InvalidRequest,
+    NotFound,
+    UnsupportedOperation,
+)
 from forebay.spark.context import SessionContext
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.exceptions import analysis_exception, unresolved_routine
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.options import CHANGES, DELETE_BEHAVIOR, changes_option
-from forebay.spark.sql import live_ddl as ddl
-from forebay.spark.sql.procedures import SYSTEM_NAMESPACE, Procedure, ProcedureProxy
+from forebay.spark.jvm.spark_values import java_identifier
+from forebay.spark.jvm.values import enum_set, java_map, nested_string_array, string_array, string_set
+from forebay.spark.options import CHANGES, DELETE_BEHAVIOR
+from forebay.spark.sql.changelogs import ChangelogProxy
+from forebay.spark.sql.live_ddl import PROVIDER
+from forebay.spark.sql.procedures import SYSTEM_NAMESPACE, ProcedureProxy
+from forebay.spark.sql.requests import TableRequest, load_request, names_in, table_change, table_request, texts_in
+from forebay.spark.sql.side import CatalogSide, SideTable, TableIdentifier
+from forebay.spark.sql.tables import WrittenTable, can_only_be_read
 
 RELATION_CATALOG = CONNECTOR + "catalog.RelationCatalog"
-"""The interface of catalogs with views; Spark has it from 4.2 on. Where views are, forebay.spark.sql.views answers."""
+"""The interface of catalogs with views; Spark has it from 4.2 on. forebay.spark.sql.views implements it."""
 
 LOCATION = "location"
 _SPARKS_OWN = ("owner",)
 """Properties of databases that Spark adds."""
 
-
-CHANGES_OF_COLUMNS = ("Column", "Type", "Nullability", "Comment", "Position", "Value")
-"""How the names of Spark's classes end for changes of ALTER TABLE to a column."""
-
-
 _PLAIN_NAME = re.compile(r"([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
 """How Spark writes an identifier of two parts that need no quotes."""
 
 
-@dataclass(frozen=True)
-class TableRequest:
-    """What CREATE TABLE asks for, as Spark says it. Comments and default values are in the metadata of the fields."""
-
-    schema: StructType
-    transforms: tuple[ddl.Transform, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-    primary_key: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class TimeTravel:
-    """What a statement wants to read: a version as it was written, or the state at an instant."""
-
-    version: str | None = None
-    timestamp_us: int | None = None
-
-
-def names_in(array: JavaObject) -> list[str]:
-    """The texts of a String[]."""
-    return [str(part) for part in array]
-
-
-def texts_in(mapping: JavaObject) -> dict[str, str]:
-    """The entries of a Map of texts."""
-    return {str(key): str(value) for key, value in mapping.items()}
-
-
 class SqlCatalog(JavaProxy):
-    """Tables, for one Spark session. `forebay.spark.attach` makes and installs it."""
+    """The tables of a side, for one Spark session. `forebay.spark.attach` makes and installs it."""
 
     interfaces: ClassVar[tuple[str, ...]] = (
         CONNECTOR + "catalog.SupportsNamespaces",
@@ -80,50 +59,28 @@ class SqlCatalog(JavaProxy):
     has_views: ClassVar[bool] = False
     capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT", "SUPPORT_COLUMN_DEFAULT_VALUE")
 
-    def __init__(self, context: SessionContext) -> None:
-        super().__init__(context.jvm)
-        self._context: SessionContext = context
-
-    if TYPE_CHECKING:  # what subclasses answer
-
-        def _database_names(self) -> list[str]: ...
-        def _has_database(self, database: str) -> bool: ...
-        def _database_properties(self, database: str) -> dict[str, str]: ...
-        def _make_database(self, database: str, properties: Mapping[str, str]) -> None: ...
-        def _change_database(self, database: str, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None: ...
-        def _remove_database(self, database: str, cascade: bool) -> None: ...
-        def _table_names(self, database: str) -> list[str]: ...
-        def _procedures(self) -> Mapping[str, Procedure]: ...
-        def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy: ...
-        def loadChangelog(self, identifier: JavaObject, *asked: Any) -> JavaProxy: ...
-        def tableExists(self, identifier: JavaObject) -> bool: ...
-        def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy: ...
-        def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy: ...
-        def dropTable(self, identifier: JavaObject) -> bool: ...
-        def _is_there(self, identifier: JavaObject) -> bool: ...
-        def _created(self, identifier: JavaObject, asked: TableRequest, *, is_copy: bool = False) -> Any: ...
-        def _proxy(self, identifier: JavaObject, table: Any) -> JavaProxy: ...
-        def _staged(self, identifier: JavaObject, table: Any) -> JavaProxy: ...
-        def _copied(self, properties: Mapping[str, str]) -> Mapping[str, str] | None: ...
-        def renameTable(self, old: JavaObject, new: JavaObject) -> None: ...
+    def __init__(self, side: CatalogSide) -> None:
+        super().__init__(side.context.jvm)
+        self._side = side
+        self._context: SessionContext = side.context
 
     # ---- CatalogPlugin ----------------------------------------------------------------------------------------------
 
     def initialize(self, name: str, options: Any) -> None:
-        """Nothing to do: the catalog was made with all that it needs, and Spark did not make it."""
+        """Nothing to do: `attach` has created the catalog with all that it needs."""
 
     def name(self) -> str:
         return self._context.catalog
 
     def capabilities(self) -> JavaObject:
-        return self.jvm.enum_set(CONNECTOR + "catalog.TableCatalogCapability", self.capability_names)
+        return enum_set(self.jvm, CONNECTOR + "catalog.TableCatalogCapability", self.capability_names)
 
     def tableStateOptionKeys(self) -> JavaObject:
         """The options by which a table has other columns, which Spark gives to `loadTable` (from 4.3 on)."""
-        return self.jvm.string_set(DELETE_BEHAVIOR, CHANGES)
+        return string_set(self.jvm, DELETE_BEHAVIOR, CHANGES)
 
     def changelogStateOptionKeys(self) -> JavaObject:
-        return self.jvm.string_set()
+        return string_set(self.jvm)
 
     def useNullableQuerySchema(self) -> bool:
         return True
@@ -134,7 +91,7 @@ class SqlCatalog(JavaProxy):
     # ---- SupportsNamespaces: a namespace has one part, the database --------------------------------------------------
 
     def _no_such_namespace(self, namespace: Sequence[str]) -> Exception:
-        return self.jvm.thrown("NoSuchNamespaceException", self.jvm.strings(list(namespace)))
+        return analysis_exception(self.jvm, "NoSuchNamespaceException", string_array(self.jvm, list(namespace)))
 
     def _database(self, namespace: JavaObject) -> str:
         """The database that a namespace means. Throws NoSuchNamespaceException for one that cannot be any."""
@@ -145,16 +102,16 @@ class SqlCatalog(JavaProxy):
 
     @contextmanager
     def _database_errors(self, namespace: JavaObject) -> Iterator[None]:
-        """Throw Spark's own exception for what goes wrong with a database inside, where it has one."""
+        """Throw Spark's own exceptions for errors of databases that are raised inside."""
         try:
             yield
         except ForebayError as e:
             if e.code == ErrorCode.DATABASE_NOT_EXIST:
                 raise self._no_such_namespace(names_in(namespace)) from e
             if isinstance(e, AlreadyExists):
-                raise self.jvm.thrown("NamespaceAlreadyExistsException", namespace) from e
+                raise analysis_exception(self.jvm, "NamespaceAlreadyExistsException", namespace) from e
             if e.code == ErrorCode.DATABASE_NOT_EMPTY:
-                raise self.jvm.thrown("NonEmptyNamespaceException", namespace) from e
+                raise analysis_exception(self.jvm, "NonEmptyNamespaceException", namespace) from e
             raise
 
     def listNamespaces(self, *parent: Any) -> JavaObject:
@@ -162,23 +119,24 @@ class SqlCatalog(JavaProxy):
         if parent and len(parent[0]) > 0:
             if not self.namespaceExists(parent[0]):
                 raise self._no_such_namespace(names_in(parent[0]))
-            return self.jvm.string_arrays([])
-        return self.jvm.string_arrays([[name] for name in self._database_names()])
+            return nested_string_array(self.jvm, [])
+        return nested_string_array(self.jvm, [[name] for name in self._side.database_names()])
 
     def namespaceExists(self, namespace: JavaObject) -> bool:
         parts = names_in(namespace)
-        return len(parts) == 1 and self._has_database(parts[0])
+        return len(parts) == 1 and self._side.has_database(parts[0])
 
     def loadNamespaceMetadata(self, namespace: JavaObject) -> JavaObject:
         with self._database_errors(namespace):
-            return self.jvm.map(self._database_properties(self._database(namespace)))
+            return java_map(self.jvm, self._side.database_properties(self._database(namespace)))
 
     def createNamespace(self, namespace: JavaObject, metadata: JavaObject) -> None:
         properties = {str(key): str(value) for key, value in metadata.items() if key not in _SPARKS_OWN}
         with self._database_errors(namespace):
-            self._make_database(".".join(names_in(namespace)), properties)
+            self._side.create_database(".".join(names_in(namespace)), properties)
 
     def alterNamespace(self, namespace: JavaObject, changes: JavaObject) -> None:
+        """Throws NoSuchNamespaceException. Raises `UnsupportedOperation` for properties that cannot be changed."""
         to_set: dict[str, str] = {}
         to_reset: list[str] = []
         for change in changes:
@@ -190,163 +148,228 @@ class SqlCatalog(JavaProxy):
             else:
                 to_set[name] = str(change.value())
         with self._database_errors(namespace):
-            self._change_database(self._database(namespace), to_set, to_reset)
+            self._side.alter_database(self._database(namespace), to_set, to_reset)
 
     def dropNamespace(self, namespace: JavaObject, cascade: bool) -> bool:
         with self._database_errors(namespace):
-            self._remove_database(self._database(namespace), cascade)
+            self._drop_database(self._database(namespace), cascade)
         return True
+
+    def _drop_database(self, database: str, cascade: bool) -> None:
+        self._side.drop_database(database, cascade)
 
     # ---- names ------------------------------------------------------------------------------------------------------
 
-    def _named(self, identifier: JavaObject) -> tuple[str, str]:
-        """(database, table). Throws NoSuchTableException for an identifier that cannot be a table."""
+    def _named(self, identifier: JavaObject) -> TableIdentifier:
+        """The name that an identifier means. Throws NoSuchTableException for one that cannot be a table."""
         plain = _PLAIN_NAME.fullmatch(str(identifier.toString()))  # one call instead of five
         if plain:
-            return plain[1], plain[2]
+            return TableIdentifier(plain[1], plain[2])
         namespace = names_in(identifier.namespace())
         if len(namespace) != 1:
             raise self._no_such_table(identifier)
-        return namespace[0], str(identifier.name())
+        return TableIdentifier(namespace[0], str(identifier.name()))
 
     def _full_name(self, identifier: JavaObject) -> str:
-        return self._context.full_name(".".join(self._named(identifier)))
+        return self._context.full_name(self._named(identifier))
 
     def _without_catalog(self, identifier: JavaObject) -> JavaObject:
-        """RENAME TO may name the catalog, too, which Spark passes on as a part of the namespace."""
+        """The identifier without the catalog, which RENAME TO may name; Spark makes it a part of the namespace."""
         catalog, *rest = names_in(identifier.namespace())
         is_named = rest and catalog == self._context.catalog
-        return self.jvm.identifier(rest, str(identifier.name())) if is_named else identifier
+        return java_identifier(self.jvm, rest, str(identifier.name())) if is_named else identifier
 
     def _no_such_table(self, identifier: JavaObject) -> Exception:
         """Spark's own exception, on which its analyzer and IF EXISTS depend."""
-        return self.jvm.thrown("NoSuchTableException", identifier)
+        return analysis_exception(self.jvm, "NoSuchTableException", identifier)
 
     def listTables(self, namespace: JavaObject) -> JavaObject:
-        names = [self.jvm.identifier(*name) for name in self._identifiers(namespace)]
+        names = [java_identifier(self.jvm, *name) for name in self._identifiers(namespace)]
         return self.jvm.array(CONNECTOR + "catalog.Identifier", names)
 
     def listTableSummaries(self, namespace: JavaObject) -> JavaObject:
         make = self.jvm.class_(CONNECTOR + "catalog.TableSummary").of
-        summaries = [make(self.jvm.identifier(*name), "MANAGED") for name in self._identifiers(namespace)]
+        summaries = [make(java_identifier(self.jvm, *name), "MANAGED") for name in self._identifiers(namespace)]
         return self.jvm.array(CONNECTOR + "catalog.TableSummary", summaries)
 
     def _identifiers(self, namespace: JavaObject) -> list[tuple[list[str], str]]:
         database = self._database(namespace)
         with self._database_errors(namespace):
-            return [([database], name) for name in self._table_names(database)]
+            return [([database], name) for name in self._side.table_names(database)]
 
-    # ---- what Spark asks for ----------------------------------------------------------------------------------------
+    # ---- finding tables ---------------------------------------------------------------------------------------------
 
-    def _asked(self, what: tuple[Any, ...]) -> TableRequest:
-        """`what` is a TableInfo, or schema, transforms and properties (Spark before 4.1)."""
-        if len(what) == 1:
-            return self._read(what[0].schema(), what[0].partitions(), what[0].properties(), what[0].constraints())
-        return self._read(*what)
+    def _opened(self, identifier: JavaObject) -> SideTable:
+        """The table of an identifier, or the system table beside one. Throws NoSuchTableException."""
+        table = self._side.open(self._named(identifier))
+        if table is None:
+            raise self._no_such_table(identifier)
+        return table
 
-    def _read(
-        self, schema: JavaObject, transforms: JavaObject, properties: JavaObject, constraints: JavaObject = ()
-    ) -> TableRequest:
-        if schema.getClass().isArray():  # of Column
-            schema = self.jvm.class_(CONNECTOR + "catalog.CatalogV2Util").v2ColumnsToStructType(schema)
-        return TableRequest(
-            self.jvm.python_schema(schema),
-            tuple(self._transform(transform) for transform in transforms),
-            texts_in(properties),
-            self._primary_key(constraints),
-        )
+    def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy:
+        """The table, or a system table. `how` is one of Spark's ways to ask for time travel or for writing."""
+        table, request = self._opened(identifier), load_request(self.jvm, how)
+        table.check_options(request)
+        if request.travel is not None:
+            return table.as_of(request.travel)
+        if table.system is not None:
+            return table.system_proxy()
+        proxy = table.proxy(request.options)
+        if request.takes_changes and isinstance(proxy, WrittenTable):
+            return proxy._taking_changes(table.key, deletes_whole_rows=table.deletes_whole_rows)
+        return proxy
 
-    def _transform(self, transform: JavaObject) -> ddl.Transform:
-        columns: list[tuple[str, ...]] = []
-        number: int | None = None
-        for argument in transform.arguments():
-            kind = str(argument.getClass().getSimpleName())
-            if kind == "FieldReference":
-                columns.append(tuple(names_in(argument.fieldNames())))
-            elif kind == "LiteralValue" and isinstance(argument.value(), int):
-                number = argument.value()
-        return ddl.Transform(str(transform.name()), tuple(columns), number)
+    def loadChangelog(self, identifier: JavaObject, changelog_context: JavaObject, *options: Any) -> JavaProxy:
+        """The changes of a table, for CHANGES."""
+        table = self._opened(identifier)
+        if table.system is not None:
+            raise InvalidRequest(f"CHANGES is for tables, not for what stands beside them ({table.name})")
+        try:
+            return ChangelogProxy(self._context, table.changes(), changelog_context)
+        except UnsupportedOperation as e:  # for Spark the catalog has no CHANGES then, of any table
+            raise InvalidRequest(e.message, e.code) from e
 
-    def _spark_type(self, java: JavaObject) -> DataType:
-        wrapper = self.jvm.class_("org.apache.spark.sql.types.StructType")().add("c", java)
-        made: DataType = self.jvm.python_schema(wrapper).fields[0].dataType
-        return made
-
-    def _primary_key(self, constraints: JavaObject) -> tuple[str, ...]:
-        key: tuple[str, ...] = ()
-        for constraint in constraints:
-            kind = str(constraint.getClass().getSimpleName())
-            if kind != "PrimaryKey":
-                raise UnsupportedOperation(f"tables know no constraint like {constraint.toDDL()}, only PRIMARY KEY")
-            key = tuple(".".join(map(str, column.fieldNames())) for column in constraint.columns())
-        return key
-
-    def _takes_changes(self, how: tuple[Any, ...]) -> bool:
-        """Whether `loadTable` was asked for a table to write changes into, which only Spark 4.3 or newer tells it."""
-        if len(how) != 2 or how[1].isEmpty() or how[0].writePrivileges().isEmpty():
+    def tableExists(self, identifier: JavaObject) -> bool:
+        """Whether `loadTable` returns a table; of plain names the side knows that without opening one."""
+        namespace, name = names_in(identifier.namespace()), str(identifier.name())
+        if len(namespace) != 1:
             return False
-        return changes_option(self.jvm.options(how[1]))
+        table = TableIdentifier(namespace[0], name)
+        if table.is_plain:
+            return self._side.has_table(table)
+        try:
+            self.loadTable(identifier)
+        except (JavaThrow, ForebayError):
+            return False
+        return True
 
-    def _time_travel(self, how: tuple[Any, ...]) -> TimeTravel | None:
-        """What `loadTable` was asked for beside the table. `how` is one of Spark's ways to say it, or nothing."""
-        if len(how) == 2:  # from 4.3 on: a context, and the options of the read or write
-            travel = how[0].timeTravel()
-            if not travel.isPresent():
-                return None
-            spec = travel.get()
-            is_version = str(spec.getClass().getSimpleName()) == "AsOfVersion"
-            how = (str(spec.version()),) if is_version else (int(spec.micros()),)
-        if how and isinstance(how[0], str):
-            return TimeTravel(version=how[0])
-        return TimeTravel(timestamp_us=how[0]) if how and isinstance(how[0], int) else None
+    # ---- creating tables --------------------------------------------------------------------------------------------
+
+    def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        self._database(identifier.namespace())
+        return self._created(identifier, table_request(self.jvm, what)).proxy()
+
+    def createTableLike(self, identifier: JavaObject, what: JavaObject, source: JavaObject) -> JavaProxy:
+        """`what` has the columns and partition keys of `source`, and what the statement says beside them.
+
+        Where the statement does not say, the new table is created where `source` is.
+        """
+        self._database(identifier.namespace())
+        request, of_source = table_request(self.jvm, (what,), is_copy=True), texts_in(source.properties())
+        with self._database_errors(identifier.namespace()):
+            properties = {PROVIDER: of_source.get(PROVIDER, ""), **request.properties}
+            side = self._side.side_of_new(self._named(identifier), properties)
+        copied = side.copied_properties(of_source)
+        if copied is not None:
+            request = replace(request, properties={**copied, **request.properties}, primary_key=())
+        return self._created_on(side, identifier, request).proxy()
+
+    def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        self._database(identifier.namespace())
+        return self._created(identifier, table_request(self.jvm, what)).staged()
+
+    def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        request = table_request(self.jvm, what)
+        return self._replaced_on(self._side_of_replaced(identifier, request), identifier, request)
+
+    def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        """The table that replaces the one of this name, or a new one."""
+        self._database(identifier.namespace())
+        request = table_request(self.jvm, what)
+        side = self._side_of_replaced(identifier, request)
+        if side.has_table(self._named(identifier)):
+            return self._replaced_on(side, identifier, request)
+        return self._created_on(side, identifier, request).staged()
+
+    def _side_of_replaced(self, identifier: JavaObject, request: TableRequest) -> CatalogSide:
+        with self._database_errors(identifier.namespace()):
+            return self._side.side_of_replaced(self._named(identifier), request.properties)
+
+    def _created(self, identifier: JavaObject, request: TableRequest) -> SideTable:
+        with self._database_errors(identifier.namespace()):
+            side = self._side.side_of_new(self._named(identifier), request.properties)
+        return self._created_on(side, identifier, request)
+
+    def _created_on(self, side: CatalogSide, identifier: JavaObject, request: TableRequest) -> SideTable:
+        try:
+            return side.create_table(self._named(identifier), request)
+        except AlreadyExists as e:
+            if e.code != ErrorCode.TABLE_ALREADY_EXIST:  # a table in the lake: IF NOT EXISTS must not pass over it
+                raise
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", identifier) from e
+        except NotFound:
+            with self._database_errors(identifier.namespace()):
+                raise
+
+    def _replaced_on(self, side: CatalogSide, identifier: JavaObject, request: TableRequest) -> JavaProxy:
+        name = self._named(identifier)
+        table = side.open(name) if side.has_table(name) else None
+        if table is None:
+            raise self._no_such_table(identifier)
+        return table.staged_replacement(request)
+
+    # ---- changing tables --------------------------------------------------------------------------------------------
+
+    def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
+        """The table after all `changes`. Raises `UnsupportedOperation` for changes that it does not take."""
+        table = self._opened(identifier)
+        if table.system is not None:
+            raise can_only_be_read(table.name)
+        try:
+            return table.alter([table_change(self.jvm, change) for change in changes]).proxy()
+        except (InvalidRequest, UnsupportedOperation) as e:
+            # Spark would wrap an IllegalArgumentException from here into one that PySpark does not translate.
+            raise UnsupportedOperation(f"ALTER TABLE {table.name}: {e.message}", e.code) from e
+
+    def dropTable(self, identifier: JavaObject) -> bool:
+        """Whether there was such a table. Raises `UnsupportedOperation` for system tables and branches."""
+        name = self._named(identifier)
+        if name.is_plain:
+            return self._side.drop_table(name)
+        table = self._side.open(name)
+        if table is None:
+            return False
+        if table.system is not None:
+            raise can_only_be_read(table.name)
+        raise UnsupportedOperation(f"{table.name} is part of a table and cannot be dropped by DROP TABLE")
 
     def purgeTable(self, identifier: JavaObject) -> bool:
         return self.dropTable(identifier)
 
-    # ---- making tables: `_created` makes what `_proxy` shows to Spark, or `_staged` where rows follow ----------------
-
-    def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        self._database(identifier.namespace())
-        return self._proxy(identifier, self._created(identifier, self._asked(what)))
-
-    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
-        """`asked` has the columns and partition keys of `source`, and what the statement says beside them.
-
-        `_copied` says what of the properties of `source` a copy has; None for tables of another kind.
-        """
-        self._database(identifier.namespace())
-        new = self._asked((asked,))
-        copied = self._copied(texts_in(source.properties()))
-        if copied is not None:
-            new = replace(new, properties={**copied, **new.properties}, primary_key=())
-        return self._proxy(identifier, self._created(identifier, new, is_copy=True))
-
-    def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        self._database(identifier.namespace())
-        return self._staged(identifier, self._created(identifier, self._asked(what)))
-
-    def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        self._database(identifier.namespace())
-        stage = self.stageReplace if self._is_there(identifier) else self.stageCreate
-        return stage(identifier, *what)
+    def renameTable(self, old: JavaObject, new: JavaObject) -> None:
+        """Spark gives the new name with the database of the old one, unless the statement names another."""
+        target = self._without_catalog(new)
+        try:
+            is_renamed = self._side.rename_table(self._named(old), self._named(target))
+        except AlreadyExists as e:
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", target) from e
+        if not is_renamed:
+            raise self._no_such_table(old)
 
     # ---- ProcedureCatalog -------------------------------------------------------------------------------------------
 
     def loadProcedure(self, identifier: JavaObject) -> JavaProxy:
+        """The procedure of this name. Throws Spark's exception for an unknown routine."""
         namespace, name = names_in(identifier.namespace()), str(identifier.name())
-        known = self._procedures()
-        procedure = known.get(name.lower()) if namespace == [SYSTEM_NAMESPACE] else None
-        if procedure is None:
-            home = f"{self._context.catalog}.{SYSTEM_NAMESPACE}"
-            raise self.jvm.unknown_routine(
-                ".".join([self._context.catalog, *namespace, name]), f"{home}, which has {', '.join(sorted(known))}"
-            )
-        return ProcedureProxy(self._context, procedure)
+        if namespace == [SYSTEM_NAMESPACE]:
+            for side in self._side.parts:
+                procedure = side.procedures().get(name.lower())
+                if procedure is not None:
+                    return ProcedureProxy(side.context, procedure)
+        home = f"{self._context.catalog}.{SYSTEM_NAMESPACE}"
+        raise unresolved_routine(
+            self.jvm,
+            ".".join([self._context.catalog, *namespace, name]),
+            f"{home}, which has {', '.join(self._procedure_names())}",
+        )
+
+    def _procedure_names(self) -> list[str]:
+        return sorted({name for side in self._side.parts for name in side.procedures()})
 
     def listProcedures(self, namespace: JavaObject) -> JavaObject:
-        names = sorted(self._procedures()) if names_in(namespace) == [SYSTEM_NAMESPACE] else []
+        names = self._procedure_names() if names_in(namespace) == [SYSTEM_NAMESPACE] else []
         return self.jvm.array(
-            CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
+            CONNECTOR + "catalog.Identifier", [java_identifier(self.jvm, [SYSTEM_NAMESPACE], name) for name in names]
         )
 
     # ---- FunctionCatalog --------------------------------------------------------------------------------------------
@@ -355,17 +378,18 @@ class SqlCatalog(JavaProxy):
         """The function of this name. Plans look for theirs without a namespace."""
         from forebay.spark.sql.functions import function  # few statements need any
 
-        found = None
+        loaded = None
         if names_in(identifier.namespace()) in ([], [SYSTEM_NAMESPACE]):
-            found = function(self._context, str(identifier.name()), self.loadTable)
-        if found is None:
-            raise self.jvm.thrown("NoSuchFunctionException", identifier)
-        return found
+            loaded = function(self._context, str(identifier.name()), self.loadTable)
+        if loaded is None:
+            raise analysis_exception(self.jvm, "NoSuchFunctionException", identifier)
+        return loaded
 
     def listFunctions(self, namespace: JavaObject) -> JavaObject:
+        """The names of all functions, which are in the namespace `sys`."""
         from forebay.spark.sql.functions import NAMES
 
         names = NAMES if names_in(namespace) in ([], [SYSTEM_NAMESPACE]) else ()
         return self.jvm.array(
-            CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
+            CONNECTOR + "catalog.Identifier", [java_identifier(self.jvm, [SYSTEM_NAMESPACE], name) for name in names]
         )

@@ -1,55 +1,69 @@
-"""`SELECT ... FROM t CHANGES FROM ... TO ...` and `changes(t)`: what `loadChangelog` returns (Spark 4.3 and newer)."""
+"""`SELECT ... FROM t CHANGES FROM ... TO ...` and `changes(t)`: what `loadChangelog` returns (Spark 4.3 and newer).
+
+`ChangelogProxy` is what Spark sees, of either side; a side has its `TableChanges`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from pyspark.sql.types import StructType
-
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import column_reference, python_options, struct_type
 from forebay.spark.reading.plan import ChangesRange
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.reading.scan_builder import ScanBuilder
+from forebay.spark.reading.scan_source import ChangesSource
 
 _OWN_OPTIONS = ("startingversion", "endingversion", "startingtimestamp", "endingtimestamp", "startingboundinclusive",
                 "endingboundinclusive", "deduplicationmode", "computeupdates")  # fmt: skip
-"""Those by which DataFrames say the range, which Spark has read."""
+"""The options by which DataFrames state the range, which Spark has read."""
+
+
+class TableChanges(ABC):
+    """The changes of one table: what its versions are, and how those of a range are read. Each side has its own."""
+
+    name: str
+    """The table's, in SQL."""
+
+    @abstractmethod
+    def version(self, text: str) -> int:
+        """The number of the version that a statement names. Raises `InvalidRequest` and `UnsupportedOperation`."""
+
+    @abstractmethod
+    def source(self, changes: ChangesRange, is_net: bool, options: Mapping[str, str]) -> ChangesSource:
+        """The changes in a range, read with `options`; `is_net`: of each row, what its changes come to.
+
+        Raises `UnsupportedOperation` and `InvalidRequest` for a range that the table does not have.
+        """
 
 
 class ChangelogProxy(JavaProxy):
-    """The changes of a table in a range. Subclasses know how they are read."""
+    """The changes of a table in a range, for either side."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "catalog.Changelog",)
 
-    def __init__(
-        self,
-        context: SessionContext,
-        table: str,
-        asked: JavaObject,
-        wanted: ChangesRange,
-        schema: StructType,
-        row_id: tuple[str, ...],
-    ) -> None:
-        """`asked` is Spark's ChangelogContext, `wanted` its range; `row_id` the primary key, () where there is none."""
+    def __init__(self, context: SessionContext, changes: TableChanges, changelog_context: JavaObject) -> None:
+        """`changelog_context` is Spark's ChangelogContext. Raises as `TableChanges.source`, and for an empty range."""
         super().__init__(context.jvm)
-        self._context: SessionContext = context
-        self._name = f"{table} CHANGES"
-        self._range, self._schema, self._row_id = wanted, schema, row_id
-        self._is_net = str(asked.deduplicationMode().value()) == "netChanges"
+        self._context, self._changes = context, changes
+        self._range = range_of(changes.name, changelog_context.range(), changes.version)
+        self._is_net = str(changelog_context.deduplicationMode().value()) == "netChanges"
+        source = self._source({})
+        self._name, self._schema, self._row_id = source.name, source.schema, source.key
 
-    if TYPE_CHECKING:  # what subclasses answer
-
-        def _readable(self, options: Mapping[str, str]) -> Readable: ...
+    def _source(self, options: Mapping[str, str]) -> ChangesSource:
+        return self._changes.source(self._range, self._is_net, options)
 
     def name(self) -> str:
         return self._name
 
     def columns(self) -> JavaObject:
         create = self.jvm.class_(CONNECTOR + "catalog.Column").create
-        fields = self.jvm.struct_type(self._schema).fields()
+        fields = struct_type(self.jvm, self._schema).fields()
         columns = [create(f.name(), f.dataType(), f.nullable()) for f in fields]
         return self.jvm.array(CONNECTOR + "catalog.Column", columns)
 
@@ -63,42 +77,32 @@ class ChangelogProxy(JavaProxy):
         return False
 
     def rowId(self) -> JavaObject:
-        references = [self.jvm.column(name) for name in self._row_id]
+        references = [column_reference(self.jvm, name) for name in self._row_id]
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", references)
 
     def rowVersion(self) -> JavaObject:
-        return self.jvm.column("_commit_version")
+        return column_reference(self.jvm, "_commit_version")
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        given = self.jvm.options(options)
-        left = {name: value for name, value in given.items() if name.lower() not in _OWN_OPTIONS}
-        return ScanBuilder(self._context, self._readable(left))
-
-    def _check_streamed(self) -> None:
-        """Raise `UnsupportedOperation` for what a stream cannot be: Spark would wait for the end, or drop changes."""
-        if self._range.stop is not None:
-            raise UnsupportedOperation(f"{self._name} as a stream has no end: leave it out, or read a batch")
-        if self._is_net and self._row_id:
-            raise UnsupportedOperation(
-                f"{self._name} as a stream has no deduplicationMode = netChanges, for which Spark would drop changes "
-                "of equal times: read a batch, or leave it out"
-            )
+        all_options = python_options(options)
+        left = {name: value for name, value in all_options.items() if name.lower() not in _OWN_OPTIONS}
+        return ScanBuilder(self._context, self._source(left))
 
 
-def range_of(table: object, given: JavaObject, version: Callable[[str], int]) -> ChangesRange:
+def range_of(table: object, changelog_range: JavaObject, version: Callable[[str], int]) -> ChangesRange:
     """Spark's ChangelogRange; `version` reads a version. Raises `InvalidRequest` if it ends before it begins."""
-    kind = str(given.getClass().getSimpleName())
+    kind = str(changelog_range.getClass().getSimpleName())
     if kind == "UnboundedRange":
         return ChangesRange()
-    from_start, to_end = bool(given.startingBoundInclusive()), bool(given.endingBoundInclusive())
+    from_start, to_end = bool(changelog_range.startingBoundInclusive()), bool(changelog_range.endingBoundInclusive())
     if kind == "TimestampRange":
-        end = given.endingTimestamp()
-        start = _first_ms(int(given.startingTimestamp()), from_start)
+        end = changelog_range.endingTimestamp()
+        start = _first_ms(int(changelog_range.startingTimestamp()), from_start)
         # An end that belongs to the range is in front of the first millisecond that does not.
         stop = None if not end.isPresent() else _first_ms(int(end.get()), not to_end)
     else:
-        end = given.endingVersion()
-        start = version(str(given.startingVersion())) + (not from_start)
+        end = changelog_range.endingVersion()
+        start = version(str(changelog_range.startingVersion())) + (not from_start)
         stop = None if not end.isPresent() else version(str(end.get())) + to_end
     if stop is not None and stop < start:
         raise InvalidRequest(f"the range of CHANGES of table {table} ends before it begins")

@@ -18,6 +18,7 @@ from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import java_identifier, python_schema
 from forebay.spark.sql.partitions import PartitionManagement
 
 MAX_PARTITION = "max_pt"
@@ -52,14 +53,14 @@ class UnboundMaxPartition(JavaProxy):
         return "max_pt(table): the last value of the table's first partition key; NULL without partitions"
 
     def bind(self, struct: JavaObject) -> JavaObject:
-        arguments = self.jvm.python_schema(struct).fields
+        arguments = python_schema(struct).fields
         if len(arguments) != 1 or not isinstance(arguments[0].dataType, StringType):
             raise UnsupportedOperation(f"{MAX_PARTITION} takes the name of a table, a STRING")
         return executor_class(self.jvm, _CLASS)(MaxPartition(self._context, self._load))
 
 
 class MaxPartition(JavaProxy):
-    """What `ForebayMaxPartition` asks on the driver."""
+    """The driver's part of `ForebayMaxPartition`."""
 
     interfaces = ("java.util.function.Function",)
 
@@ -78,11 +79,11 @@ class MaxPartition(JavaProxy):
                 f"{MAX_PARTITION}: '{name}' is no table of catalog {self._context.catalog}; write database.table"
             )
         try:
-            found = self._load(self.jvm.identifier(parts[:1], parts[1]))
+            table = self._load(java_identifier(self.jvm, parts[:1], parts[1]))
         except JavaThrow as e:  # Java's Function may throw no such thing
             raise NotFound(f"{MAX_PARTITION}: there is no table '{name}' in catalog {self._context.catalog}") from e
-        keys = found._keys() if isinstance(found, PartitionManagement) else []
+        keys = table._keys() if isinstance(table, PartitionManagement) else []
         if not keys:
             raise InvalidRequest(f"{MAX_PARTITION}: table '{name}' has no partitions")
-        values = [v for v in found._partitions_with({}).column(0).to_pylist() if v is not None]
+        values = [v for v in table._partitions_with({}).column(0).to_pylist() if v is not None]
         return partition_text(keys[0].data_type, max(values)) if values else None

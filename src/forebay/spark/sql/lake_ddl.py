@@ -18,20 +18,27 @@ from forebay.paimon.format.schema import DataField, TableSchema
 from forebay.paimon.option_names import check_spelling
 from forebay.paimon.store.schema_changes import (
     AddColumn,
+    DropColumn,
     MoveColumn,
     Position,
     RemoveOption,
+    RenameColumn,
     SchemaChange,
     SetOption,
+    UpdateColumnComment,
+    UpdateColumnDefault,
+    UpdateColumnNullability,
+    UpdateColumnType,
     UpdateComment,
 )
 from forebay.paimon.write.incoming import missing_column
-from forebay.spark.schemas import to_fields
-from forebay.spark.sql.catalog import TableRequest
-from forebay.spark.sql.live_ddl import COMMENT, HIVE_FILES, PROVIDER, SPARKS_OWN, Transform
+from forebay.spark.schemas import from_spark_column_type, to_fields
+from forebay.spark.sql import requests
+from forebay.spark.sql.live_ddl import COMMENT, HIVE_FILES, PROVIDER, SPARKS_OWN
+from forebay.spark.sql.requests import ColumnPosition, TableChange, TableRequest, Transform
 
 PAIMON = "paimon"
-"""What `USING` may say, and the provider of every table here."""
+"""The provider of every table here, which `USING` may name."""
 
 _PROVIDERS = (PAIMON, "forebay-paimon")
 
@@ -58,28 +65,31 @@ class Definition:
     comment: str | None
 
 
-def definition(asked: TableRequest, *, is_copy: bool = False) -> Definition:
+def definition(request: TableRequest) -> Definition:
     """The definition of a new table, or of a copy: CREATE TABLE LIKE.
 
     Raises `InvalidRequest` for what contradicts itself or is not known.
     """
-    properties = _own_properties(asked.properties)
+    properties = _own_properties(request.properties)
     keys = parsers.names(properties.pop(PRIMARY_KEY, ""))
-    if asked.primary_key and keys and asked.primary_key != keys:
+    if request.primary_key and keys and request.primary_key != keys:
         raise InvalidRequest(
-            f"the primary key is stated twice, as ({', '.join(asked.primary_key)}) and, by property '{PRIMARY_KEY}', "
+            f"the primary key is stated twice, as ({', '.join(request.primary_key)}) and, by property '{PRIMARY_KEY}', "
             f"as ({', '.join(keys)})"
         )
     comment = properties.pop(COMMENT, None)
     location = properties.pop(LOCATION, None)
     if location is not None:
         properties[PATH] = location
-    fields = [replace(f, default=stored_default(f.name, f.type, f.default)) for f in to_fields(asked.schema, is_copy)]
-    return Definition(fields, asked.primary_key or keys, _partition_keys(asked.transforms), properties, comment)
+    fields = [
+        replace(f, default=stored_default(f.name, f.type, f.default))
+        for f in to_fields(request.schema, request.is_copy)
+    ]
+    return Definition(fields, request.primary_key or keys, _partition_keys(request.transforms), properties, comment)
 
 
 def stored_default(column: str, t: DataType, text: str | None) -> str | None:
-    """What a table keeps of DEFAULT `text`, which every engine has to understand: the text of a value.
+    """The text that a table stores for DEFAULT `text`: that of a value, which every engine understands.
 
     Raises `InvalidRequest` for expressions. Of nested types Spark and Java Paimon alone read the text.
     """
@@ -88,34 +98,34 @@ def stored_default(column: str, t: DataType, text: str | None) -> str | None:
     if t.is_nested:
         return text
     literal = _TYPED_LITERAL.match(text)
-    kept = literal["value"] if literal else text
+    stored = literal["value"] if literal else text
     try:
-        if kept[:2].upper() == "X'":
+        if stored[:2].upper() == "X'":
             raise InvalidRequest("bytes are written as text")
-        missing_column(DataField(-1, column, t, None, kept), 1, deletes=False)
+        missing_column(DataField(-1, column, t, None, stored), 1, deletes=False)
     except (InvalidRequest, UnsupportedOperation) as e:
         raise InvalidRequest(
             f"column '{column}' cannot have DEFAULT {text}: a lake keeps a value, no expression; write a literal of "
             f"type {t} ({e.message})"
         ) from e
-    return kept
+    return stored
 
 
-def _own_properties(given: Mapping[str, str]) -> dict[str, str]:
-    provider = given.get(PROVIDER, PAIMON)
+def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    provider = properties.get(PROVIDER, PAIMON)
     if not is_paimon(provider):
         raise InvalidRequest(
             f"a table of a lake cannot be USING {provider}; leave USING out, or write USING paimon (DataFrames: "
             "df.writeTo(table).create(), or .format('forebay-paimon') before .saveAsTable or .toTable)"
         )
     for name, why in _REFUSED.items():
-        if name in given:
-            raise InvalidRequest(f"table property '{name}' = '{given[name]}' cannot be: {why}")
+        if name in properties:
+            raise InvalidRequest(f"table property '{name}' = '{properties[name]}' cannot be: {why}")
     # OPTIONS(...) arrives twice, plain and with a prefix.
-    left = {k: v for k, v in given.items() if k not in (PROVIDER, *SPARKS_OWN) and not k.startswith("option.")}
-    if "primary.key" in left:
+    own = {k: v for k, v in properties.items() if k not in (PROVIDER, *SPARKS_OWN) and not k.startswith("option.")}
+    if "primary.key" in own:
         raise InvalidRequest(f"there is no table property 'primary.key'; did you mean '{PRIMARY_KEY}'?")
-    return left
+    return own
 
 
 def _partition_keys(transforms: Iterable[Transform]) -> tuple[str, ...]:
@@ -152,6 +162,51 @@ def table_properties(schema: TableSchema) -> dict[str, str]:
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------
 
 
+def schema_change(schema: TableSchema, change: TableChange) -> SchemaChange:
+    """One change of ALTER TABLE for the lake engine.
+
+    Raises `InvalidRequest` and `UnsupportedOperation` for changes that tables do not take.
+    """
+    match change:
+        case requests.SetProperty(name, value):
+            return property_change(name, value)
+        case requests.ColumnAddition(path, spark_type, nullable, comment, position, has_default):
+            t = from_spark_column_type(spark_type, ".".join(path))
+            if has_default:
+                raise UnsupportedOperation(
+                    f"column '{'.'.join(path)}' cannot be added with a DEFAULT: rows that are there have null in a new "
+                    "column. Add it without, then ALTER COLUMN ... SET DEFAULT for new rows"
+                )
+            return AddColumn(path, t if nullable else t.not_null(), comment, _position(position))
+        case requests.ColumnRenaming(path, new_name):
+            return RenameColumn(path, new_name)
+        case requests.ColumnDeletion(path):
+            return DropColumn(path)
+        case requests.TypeChange(path, spark_type):
+            return UpdateColumnType(path, from_spark_column_type(spark_type, ".".join(path)), keep_nullability=True)
+        case requests.NullabilityChange(path, nullable):
+            return UpdateColumnNullability(path, nullable)
+        case requests.CommentChange(path, comment):
+            return UpdateColumnComment(path, comment)
+        case requests.PositionChange(path, position):
+            if len(path) > 1:
+                raise UnsupportedOperation(f"field '{'.'.join(path)}' is inside a column; only columns can be moved")
+            return MoveColumn(path[0], _position(position) or Position("first"))
+        case requests.DefaultChange(path, text):
+            if len(path) == 1 and text:
+                text = stored_default(path[0], schema.field_named(path[0]).type, text)
+            return UpdateColumnDefault(path, text)
+        case requests.OtherChange(kind):
+            raise UnsupportedOperation(_OTHER.get(kind, f"tables know no change of kind {kind}"))
+
+
+_OTHER = {
+    "ClusterBy": "the buckets of a table are set by 'bucket' and 'bucket-key'",
+    "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",
+    "DropConstraint": "constraints cannot be dropped: the primary key is fixed when a table is created",
+}
+
+
 def property_change(name: str, value: str | None) -> SchemaChange:
     """The change for one property of SET TBLPROPERTIES, or for COMMENT ON; without a value of UNSET TBLPROPERTIES."""
     if name == PRIMARY_KEY:
@@ -165,30 +220,7 @@ def property_change(name: str, value: str | None) -> SchemaChange:
     return RemoveOption(name) if value is None else SetOption(name, value)
 
 
-def add_column(
-    path: tuple[str, ...], t: DataType, comment: str | None, position: Position | None, has_default: bool
-) -> SchemaChange:
-    """ADD COLUMN."""
-    if has_default:
-        raise UnsupportedOperation(
-            f"column '{'.'.join(path)}' cannot be added with a DEFAULT: rows that are there have null in a new column. "
-            "Add it without, then ALTER COLUMN ... SET DEFAULT for new rows"
-        )
-    return AddColumn(path, t, comment, position)
-
-
-def move_column(path: tuple[str, ...], position: Position) -> SchemaChange:
-    """ALTER COLUMN FIRST, or AFTER."""
-    if len(path) > 1:
-        raise UnsupportedOperation(f"field '{'.'.join(path)}' is inside a column; only columns can be moved")
-    return MoveColumn(path[0], position)
-
-
-def other_change(kind: str) -> UnsupportedOperation:
-    """The error for an unsupported change, named by Spark's class for it."""
-    why = {
-        "ClusterBy": "the buckets of a table are set by 'bucket' and 'bucket-key'",
-        "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",
-        "DropConstraint": "constraints cannot be dropped: the primary key is fixed when a table is created",
-    }
-    return UnsupportedOperation(why.get(kind, f"tables know no change of kind {kind}"))
+def _position(position: ColumnPosition | None) -> Position | None:
+    if position is None:
+        return None
+    return Position("first") if position.after is None else Position("after", position.after)

@@ -12,7 +12,7 @@ from forebay.base.quantity import moment_at, parse_duration_ms
 from forebay.paimon.format.partition_path import partition_spec
 from forebay.paimon.maintain.partition_expiry import UPDATE_TIME, VALUES_TIME
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.sql.lake_procedure_arguments import (
     DryRun,
     Int,
@@ -49,7 +49,7 @@ HISTORY: dict[str, Procedure] = {}
 
 @procedure(HISTORY, result_of(deleted_snapshots_count=INT))
 def expire_snapshots(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     retain_max: Annotated[Int, "keep at most so many snapshots"] = None,
     retain_min: Annotated[Int, "keep at least so many snapshots"] = None,
@@ -71,7 +71,7 @@ def _checked_span(text: str) -> str:
 
 @procedure(HISTORY, result_of(expired_partitions=TEXT))
 def expire_partitions(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     expiration_time: Annotated[Text, or_unset(_checked_span), "how old partitions may become: '30 d'"] = None,
     timestamp_formatter: Annotated[Text, "how their values are read as times: 'yyyy-MM-dd'"] = None,
@@ -82,7 +82,7 @@ def expire_partitions(
     dry_run: DryRun = False,
 ) -> Rows:
     """Drop old partitions; returns their values."""
-    found = opened(context, table, options)
+    opened_table = opened(context, table, options)
     if expire_strategy not in (None, VALUES_TIME, UPDATE_TIME):
         raise InvalidRequest(
             f"argument 'expire_strategy' is {expire_strategy!r}; write '{VALUES_TIME}' or '{UPDATE_TIME}'"
@@ -95,9 +95,11 @@ def expire_partitions(
         "partition.expiration-max-num": max_expires,
     }
     if any(value is not None for value in stated.values()):
-        found = found.with_options({key: str(value) for key, value in stated.items() if value is not None})
-    gone = found.maintenance().expire_partitions(dry_run=dry_run)
-    return ((_partition_text(found, partition),) for partition in gone)
+        opened_table = opened_table.with_options(
+            {key: str(value) for key, value in stated.items() if value is not None}
+        )
+    gone = opened_table.maintenance().expire_partitions(dry_run=dry_run)
+    return ((_partition_text(opened_table, partition),) for partition in gone)
 
 
 def _partition_text(table: Table, partition: Mapping[str, Any]) -> str:
@@ -111,7 +113,7 @@ def _partition_text(table: Table, partition: Mapping[str, Any]) -> str:
 
 @procedure(HISTORY, result_of(expired_tags=TEXT))
 def expire_tags(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     older_than: Annotated[Moment, "tags made before this time: '2026-01-31 12:00:00'"] = None,
     dry_run: DryRun = False,
@@ -130,7 +132,7 @@ Retained = Annotated[Span, "how long the tag is kept, such as '7 d'; by default 
 
 @procedure(HISTORY)
 def create_tag(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     tag: TagName,
     snapshot: TagSnapshot = None,
@@ -143,7 +145,7 @@ def create_tag(
 
 @procedure(HISTORY, result_of(tagName=TEXT, snapshot=LONG, commit_time=LONG, watermark=TEXT))
 def create_tag_from_timestamp(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     tag: TagName,
     timestamp: Annotated[int, LONG, "milliseconds since 1970"],
@@ -155,18 +157,18 @@ def create_tag_from_timestamp(
     """
     of = opened(context, table)
     tags = of.context.tags
-    found = (*tags.tagged_snapshots(), of.context.snapshots.after(timestamp))
-    later = [s for s in found if s is not None and s.time_millis >= timestamp]
+    candidates = (*tags.tagged_snapshots(), of.context.snapshots.after(timestamp))
+    later = [s for s in candidates if s is not None and s.time_millis >= timestamp]
     if not later:
         raise NotFound(f"argument 'timestamp': {of.name} has no snapshot made at {timestamp} ms since 1970 or later")
-    chosen = min(later, key=lambda s: (s.time_millis, s.id))
-    tags.create(tag, chosen, time_retained)
-    return [(tag, chosen.id, chosen.time_millis, None if chosen.watermark is None else str(chosen.watermark))]
+    first = min(later, key=lambda s: (s.time_millis, s.id))
+    tags.create(tag, first, time_retained)
+    return [(tag, first.id, first.time_millis, None if first.watermark is None else str(first.watermark))]
 
 
 @procedure(HISTORY)
 def replace_tag(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     tag: TagName,
     snapshot: Annotated[Long, "the snapshot's id; by default the same"] = None,
@@ -177,15 +179,15 @@ def replace_tag(
     Without a snapshot the tag means the same one, as in Paimon.
     """
     of = opened(context, table).context
-    known = of.tags.tag(tag)
+    current = of.tags.tag(tag)
     with naming("snapshot"):
-        chosen = known.snapshot if snapshot in (None, known.snapshot.id) else of.snapshots.snapshot(snapshot)
-    of.tags.replace(known.name, chosen, time_retained)
+        tagged = current.snapshot if snapshot in (None, current.snapshot.id) else of.snapshots.snapshot(snapshot)
+    of.tags.replace(current.name, tagged, time_retained)
 
 
 @procedure(HISTORY)
 def rename_tag(
-    context: PaimonContext, table: TableName, tag: TagName, target_tag: Annotated[str, TEXT, "the new name"]
+    context: LakeContext, table: TableName, tag: TagName, target_tag: Annotated[str, TEXT, "the new name"]
 ) -> None:
     """Give a tag another name."""
     opened(context, table).context.tags.rename(tag, target_tag)
@@ -193,20 +195,20 @@ def rename_tag(
 
 @procedure(HISTORY)
 def delete_tag(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     tag: Annotated[list[str], TEXT, listed, "a tag's name, or several: 'a,b'"],
 ) -> None:
     """Delete tags, and the files that only they need."""
-    found = opened(context, table)
+    opened_table = opened(context, table)
     for name in tag:
-        found.context.tags.tag(name)  # all must be there before the first one goes
+        opened_table.context.tags.tag(name)  # all must be there before the first one goes
     for name in tag:
-        found.delete_tag(name)
+        opened_table.delete_tag(name)
 
 
 @procedure(HISTORY)
-def trigger_tag_automatic_creation(context: PaimonContext, table: TableName) -> None:
+def trigger_tag_automatic_creation(context: LakeContext, table: TableName) -> None:
     """Tag snapshots as the table's option 'tag.automatic-creation' says, now."""
     opened(context, table).maintenance().create_auto_tags(batch=True)
 
@@ -218,7 +220,7 @@ BranchName = Annotated[str, TEXT, "the branch's name"]
 
 @procedure(HISTORY)
 def create_branch(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     branch: BranchName,
     tag: Annotated[Text, "the tag that it begins with"] = None,
@@ -232,7 +234,7 @@ def create_branch(
 
 @procedure(HISTORY)
 def delete_branch(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     branch: Annotated[list[str], TEXT, listed, "a branch's name, or several: 'a,b'"],
 ) -> None:
@@ -244,7 +246,7 @@ def delete_branch(
 
 @procedure(HISTORY)
 def rename_branch(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     from_branch: BranchName,
     to_branch: Annotated[str, TEXT, "its new name"],
@@ -254,7 +256,7 @@ def rename_branch(
 
 
 @procedure(HISTORY)
-def fast_forward(context: PaimonContext, table: TableName, branch: BranchName) -> None:
+def fast_forward(context: LakeContext, table: TableName, branch: BranchName) -> None:
     """Make a branch's history that of the table."""
     opened(context, table).context.branches.fast_forward(branch)
 
@@ -274,7 +276,7 @@ def _rolled_back(table: Table, dry_run: bool, **target: Any) -> Rows:
 
 @procedure(HISTORY, _ROLLED_BACK, also="rollback_to")
 def rollback(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     version: Annotated[Text, "a snapshot's id or a tag's name"] = None,
     snapshot: Annotated[Long, "a snapshot's id"] = None,
@@ -282,40 +284,40 @@ def rollback(
     dry_run: DryRun = False,
 ) -> Rows:
     """Make an older snapshot the latest again; all behind it is dropped."""
-    found = opened(context, table)
+    opened_table = opened(context, table)
     if sum(target is not None for target in (version, snapshot, tag)) != 1:
         raise InvalidRequest("give one of the arguments 'snapshot', 'tag' and 'version'")
     if version is not None:
         snapshot, tag = (int(version), None) if version.isdigit() else (None, version)
-    return _rolled_back(found, dry_run, snapshot=snapshot, tag=tag)
+    return _rolled_back(opened_table, dry_run, snapshot=snapshot, tag=tag)
 
 
 @procedure(HISTORY, _ROLLED_BACK)
 def rollback_to_timestamp(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     timestamp: Annotated[datetime.datetime, LONG, moment_at, "milliseconds since 1970"],
     dry_run: DryRun = False,
 ) -> Rows:
     """Make the last snapshot made until a time the latest again."""
-    found = opened(context, table)
+    opened_table = opened(context, table)
     with naming("timestamp"):
-        return _rolled_back(found, dry_run, timestamp=timestamp)
+        return _rolled_back(opened_table, dry_run, timestamp=timestamp)
 
 
 @procedure(HISTORY, _ROLLED_BACK)
 def rollback_to_watermark(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     watermark: Annotated[int, LONG, "the watermark"],
     dry_run: DryRun = False,
 ) -> Rows:
     """Make the last snapshot with at most this watermark the latest again."""
     of = opened(context, table)
-    found = [s for s in of.context.snapshots.snapshots() if s.watermark is not None and s.watermark <= watermark]
-    if not found:
+    late = [s for s in of.context.snapshots.snapshots() if s.watermark is not None and s.watermark <= watermark]
+    if not late:
         raise NotFound(f"argument 'watermark': {of.name} has no snapshot with a watermark of {watermark} or less")
-    return _rolled_back(of, dry_run, snapshot=found[-1].id)
+    return _rolled_back(of, dry_run, snapshot=late[-1].id)
 
 
 # ---- consumers ------------------------------------------------------------------------------------------------------
@@ -323,7 +325,7 @@ def rollback_to_watermark(
 
 @procedure(HISTORY)
 def reset_consumer(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     consumerId: Annotated[str, TEXT, "the consumer"],
     nextSnapshotId: Annotated[Long, "the snapshot that it reads next; left out, it is forgotten"] = None,
@@ -341,7 +343,7 @@ def reset_consumer(
 
 @procedure(HISTORY, result_of(result=BOOLEAN, consumers=TEXTS))
 def clear_consumers(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     includingConsumers: Annotated[Text, or_unset(str), "a regular expression for their ids; all if left out"] = None,
     excludingConsumers: Annotated[Text, or_unset(str), "a regular expression for those to keep"] = None,

@@ -22,7 +22,7 @@ from forebay.base.quantity import parse_duration_ms
 from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.spark_jobs import active_context
 from forebay.spark.sql.procedures import BOOLEAN, INT, LONG, TEXT, naming, parse_partition
 
@@ -34,15 +34,15 @@ _NUMBER = "__forebay_partition"
 
 def _options(text: str) -> dict[str, str]:
     """The mapping for 'key=value,key=value'."""
-    found = {}
+    entries = {}
     for part in text.replace(";", ",").split(","):
         if not part.strip():
             continue
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise InvalidRequest(f"{part.strip()!r} is no option; write 'key=value,key=value'")
-        found[key.strip()] = value.strip()
-    return found
+        entries[key.strip()] = value.strip()
+    return entries
 
 
 def _moment(text: str) -> datetime.datetime:
@@ -90,30 +90,30 @@ DryRun = Annotated[bool, BOOLEAN, "only tell what would be done"]
 # ---- checks ---------------------------------------------------------------------------------------------------------
 
 
-def require_positive(**given: int | None) -> None:
+def require_positive(**numbers: int | None) -> None:
     """Raise `InvalidRequest` for numbers below 1."""
-    for name, value in given.items():
+    for name, value in numbers.items():
         if value is not None and value < 1:
             raise InvalidRequest(f"argument '{name}' is {value}; it is at least 1")
 
 
-def choice(argument: str, given: str | None, *allowed: str) -> str:
+def choice(argument: str, value: str | None, *allowed: str) -> str:
     """The text given for `argument`, one of `allowed`; by default the first. Raises `InvalidRequest` for others."""
-    chosen = (given or allowed[0]).strip().lower()
-    if chosen not in allowed:
-        raise InvalidRequest(f"argument '{argument}' is {given!r}; write {' or '.join(map(repr, allowed))}")
-    return chosen
+    selected = (value or allowed[0]).strip().lower()
+    if selected not in allowed:
+        raise InvalidRequest(f"argument '{argument}' is {value!r}; write {' or '.join(map(repr, allowed))}")
+    return selected
 
 
 # ---- tables and times of the session --------------------------------------------------------------------------------
 
 
-def table_name(context: PaimonContext, text: str) -> str:
+def table_name(context: LakeContext, text: str) -> str:
     """`database.table` for a name as SQL writes it: with the catalog in front, without the database, in backquotes."""
     with naming("table"):
         if "`" in text:
-            found = context.session.sessionState().sqlParser().parseMultipartIdentifier(text)
-            parts = [str(found.apply(i)) for i in range(found.size())]
+            parsed = context.session.sessionState().sqlParser().parseMultipartIdentifier(text)
+            parts = [str(parsed.apply(i)) for i in range(parsed.size())]
         else:
             parts = text.split(".")
         if len(parts) == 3 and parts[0] == context.catalog:
@@ -128,14 +128,14 @@ def table_name(context: PaimonContext, text: str) -> str:
         return ".".join(parts)
 
 
-def opened(context: PaimonContext, table: str, options: Mapping[str, str] | None = None) -> Table:
+def opened(context: LakeContext, table: str, options: Mapping[str, str] | None = None) -> Table:
     """The table given by the arguments `table` and `options`."""
     name = table_name(context, table)
     with naming("options" if options else "table"):
         return context.lake.table(name, options=options or {})
 
 
-def in_session_zone(context: PaimonContext, time: datetime.datetime | None) -> datetime.datetime | None:
+def in_session_zone(context: LakeContext, time: datetime.datetime | None) -> datetime.datetime | None:
     """`time` with the session's time zone if it has none."""
     if time is None or time.tzinfo is not None:
         return time
@@ -146,7 +146,7 @@ def in_session_zone(context: PaimonContext, time: datetime.datetime | None) -> d
 
 
 def chosen_partitions(
-    context: PaimonContext, table: Table, partitions: str | None, where: str | None
+    context: LakeContext, table: Table, partitions: str | None, where: str | None
 ) -> PartitionFilter | None:
     """A test for the partitions selected by argument `partitions` or `where`; None if neither is given."""
     if partitions is not None and where is not None:
@@ -170,7 +170,7 @@ def _named_partitions(table: Table, text: str) -> PartitionFilter:
     return lambda partition: any(test is None or test(partition) for test in tests)
 
 
-def _partitions_where(context: PaimonContext, table: Table, condition: str) -> PartitionFilter:
+def _partitions_where(context: LakeContext, table: Table, condition: str) -> PartitionFilter:
     """Spark itself evaluates the condition, on a row for each partition of the latest snapshot."""
     latest = table.context.snapshots.latest()
     entries = [] if latest is None else table.context.manifests.live_files(latest)
@@ -179,11 +179,11 @@ def _partitions_where(context: PaimonContext, table: Table, condition: str) -> P
     rows = pa.Table.from_batches([values]).append_column(_NUMBER, pa.array(range(len(partitions)), pa.int64()))
     session = SparkSession(active_context(), context.session)
     try:
-        found = session.createDataFrame(rows).where(condition).select(_NUMBER).collect()
+        matches = session.createDataFrame(rows).where(condition).select(_NUMBER).collect()
     except PySparkException as e:
         keys = ", ".join(table.schema.partition_keys)
         raise InvalidRequest(
             f"argument 'where': {condition!r} is no condition on the partitions of {table.name}, which are by {keys}: "
             f"{str(e).splitlines()[0]}"
         ) from e
-    return frozenset(partitions[row[0]] for row in found).__contains__
+    return frozenset(partitions[row[0]] for row in matches).__contains__

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.sql.lake_history_procedures import HISTORY
 from forebay.spark.sql.lake_procedure_arguments import (
     DryRun,
@@ -30,16 +30,16 @@ from forebay.spark.sql.lake_procedure_arguments import (
 from forebay.spark.sql.lake_rewriting_procedures import REWRITING
 from forebay.spark.sql.procedures import LONG, TEXT, TEXTS, Procedure, Rows, naming, procedure, result_of
 
-PAIMON_PROCEDURES: dict[str, Procedure] = {**REWRITING, **HISTORY}
+LAKE_PROCEDURES: dict[str, Procedure] = {**REWRITING, **HISTORY}
 """By name."""
 
 _FILES_TOLD = 1000
 """So many paths of orphans are in a result."""
 
 
-@procedure(PAIMON_PROCEDURES, result_of(deletedFileCount=LONG, deletedFileTotalLenInBytes=LONG, files=TEXTS))
+@procedure(LAKE_PROCEDURES, result_of(deletedFileCount=LONG, deletedFileTotalLenInBytes=LONG, files=TEXTS))
 def remove_orphan_files(
-    context: PaimonContext,
+    context: LakeContext,
     table: Annotated[str, TEXT, "the table, or 'database.*' for all tables of a database"],
     older_than: Annotated[Moment, "files older than this time; by default older than a day"] = None,
     dry_run: DryRun = False,
@@ -50,14 +50,14 @@ def remove_orphan_files(
     choice("mode", mode, "local", "distributed")
     require_positive(parallelism=parallelism)
     time = in_session_zone(context, older_than)
-    found = [
+    per_table = [
         each.maintenance().remove_orphan_files(older_than=time, dry_run=dry_run) for each in _tables(context, table)
     ]
-    files = [path for orphans in found for path in orphans.files]
-    return [(len(files), sum(orphans.bytes for orphans in found), files[:_FILES_TOLD])]
+    files = [path for orphans in per_table for path in orphans.files]
+    return [(len(files), sum(orphans.bytes for orphans in per_table), files[:_FILES_TOLD])]
 
 
-def _tables(context: PaimonContext, table: str) -> list[Table]:
+def _tables(context: LakeContext, table: str) -> list[Table]:
     """The named table, or all tables of `database.*`."""
     name = table.strip()
     if not name.endswith(".*"):
@@ -67,9 +67,9 @@ def _tables(context: PaimonContext, table: str) -> list[Table]:
         return [context.lake.table(f"{database}.{short}") for short in context.lake.list_tables(database)]
 
 
-@procedure(PAIMON_PROCEDURES, result_of(snapshot_id=LONG, row_count=LONG, size_in_bytes=LONG, columns=TEXTS))
+@procedure(LAKE_PROCEDURES, result_of(snapshot_id=LONG, row_count=LONG, size_in_bytes=LONG, columns=TEXTS))
 def analyze(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     columns: Annotated[Text, "also of these columns: 'a,b', or '*' for all"] = None,
 ) -> Rows:
@@ -77,20 +77,27 @@ def analyze(
     of, text = opened(context, table), (columns or "").strip()
     with naming("columns"):
         names = [f.name for f in of.schema.fields] if text == "*" else listed(text) if text else []
-        found = of.analyze(names)
-    if found is None:
+        statistics = of.analyze(names)
+    if statistics is None:
         return []
-    return [(found.snapshot_id, found.merged_record_count, found.merged_record_size, sorted(found.columns))]
+    return [
+        (
+            statistics.snapshot_id,
+            statistics.merged_record_count,
+            statistics.merged_record_size,
+            sorted(statistics.columns),
+        )
+    ]
 
 
-@procedure(PAIMON_PROCEDURES, result_of(result=TEXT), also="purge")
-def purge_files(context: PaimonContext, table: TableName, dry_run: DryRun = False) -> Rows:
+@procedure(LAKE_PROCEDURES, result_of(result=TEXT), also="purge")
+def purge_files(context: LakeContext, table: TableName, dry_run: DryRun = False) -> Rows:
     """Empty a table: rows, branches, tags, consumers, old snapshots and all files. Stop all writers first."""
     of = opened(context, table)
     if of.context.paths.branch != "main":
         raise UnsupportedOperation("argument 'table': a branch cannot be purged, only its table; or delete the branch")
     if dry_run:
-        found = of.maintenance().purgeable()
-        counts = ", ".join(f"{getattr(found, f.name):,} {f.name}" for f in fields(found))
+        purgeable = of.maintenance().purgeable()
+        counts = ", ".join(f"{getattr(purgeable, f.name):,} {f.name}" for f in fields(purgeable))
         return [(f"Would delete {counts}",)]
     return [(f"Success: {len(of.maintenance().purge().files)} files that were left over are deleted",)]

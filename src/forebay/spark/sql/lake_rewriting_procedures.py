@@ -13,7 +13,7 @@ from forebay.paimon.compact.rescale import partitions_to_rescale, rescale_partit
 from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.maintain.partition_expiry import idle_partitions
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.spark_jobs import active_context
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.sql.lake_procedure_arguments import (
@@ -46,7 +46,7 @@ _BUCKETS = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
 @procedure(REWRITING, result_of(result=BOOLEAN, snapshot_id=LONG, compacted_files_count=LONG, new_files_count=LONG))
 def compact(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     partitions: Partitions = None,
     compact_strategy: Annotated[Text, "'full' (default): everything; 'minor': what is due"] = None,
@@ -60,20 +60,24 @@ def compact(
 ) -> Rows:
     """Merge a table's files into larger ones, on Spark; also of write-only tables."""
     full = choice("compact_strategy", compact_strategy, FULL, MINOR) == FULL
-    found = opened(context, table, options)
-    strategy = _order(found, order_strategy, order_by or [], full)
-    chosen = chosen_partitions(context, found, partitions, where)
+    opened_table = opened(context, table, options)
+    strategy = _order(opened_table, order_strategy, order_by or [], full)
+    selected = chosen_partitions(context, opened_table, partitions, where)
     if partition_idle_time is not None:
-        chosen = _idle(found, chosen, partition_idle_time, bool(order_by))
-    numbers = _buckets(found, buckets, bool(order_by))
+        selected = _idle(opened_table, selected, partition_idle_time, bool(order_by))
+    numbers = _buckets(opened_table, buckets, bool(order_by))
     what: dict[str, Any] = {"order_by": order_by or [], "strategy": strategy, "buckets": numbers}
     if dry_run:
-        tasks = found.plan_compaction(full, chosen, **what)
+        tasks = opened_table.plan_compaction(full, selected, **what)
         return [(True, None, sum(len(task.input_files) for task in tasks), None)]
-    made = found.compact(full, chosen, **what, runner=SparkTasks(active_context(), f"compacting {found.name}"))
+    made = opened_table.compact(
+        full, selected, **what, runner=SparkTasks(active_context(), f"compacting {opened_table.name}")
+    )
     if made is None:
         return [(True, None, 0, 0)]
-    kinds = [e.kind for e in found.context.manifests.entries(found.context.manifests.delta_manifests(made))]
+    kinds = [
+        e.kind for e in opened_table.context.manifests.entries(opened_table.context.manifests.delta_manifests(made))
+    ]
     return [(True, made.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))]
 
 
@@ -102,8 +106,8 @@ def _order(table: Table, given: str | None, columns: list[str], full: bool) -> s
     return strategy
 
 
-def _idle(table: Table, chosen: PartitionFilter | None, idle_ms: int, sorts: bool) -> PartitionFilter:
-    """`chosen`, but only partitions that got nothing new for `idle_ms`."""
+def _idle(table: Table, selected: PartitionFilter | None, idle_ms: int, sorts: bool) -> PartitionFilter:
+    """`selected`, but only partitions that got nothing new for `idle_ms`."""
     if sorts:
         raise InvalidRequest("argument 'partition_idle_time' does not go with 'order_strategy'")
     if not table.schema.partition_keys:
@@ -111,7 +115,7 @@ def _idle(table: Table, chosen: PartitionFilter | None, idle_ms: int, sorts: boo
     latest = table.context.snapshots.latest()
     entries = [] if latest is None else table.context.manifests.live_files(latest)
     idle = idle_partitions(entries, SYSTEM_CLOCK.now_ms() - idle_ms)
-    return lambda partition: partition in idle and (chosen is None or chosen(partition))
+    return lambda partition: partition in idle and (selected is None or selected(partition))
 
 
 def _buckets(table: Table, text: str | None, sorts: bool) -> frozenset[int] | None:
@@ -123,7 +127,7 @@ def _buckets(table: Table, text: str | None, sorts: bool) -> frozenset[int] | No
         raise InvalidRequest(
             f"argument 'buckets' is for tables with a fixed number of buckets: {table.name} has {count}"
         )
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         match = _BUCKETS.fullmatch(part)
         if match is None:
@@ -131,13 +135,13 @@ def _buckets(table: Table, text: str | None, sorts: bool) -> frozenset[int] | No
         first, last = int(match[1]), int(match[2] or match[1])
         if not first <= last < count:
             raise InvalidRequest(f"argument 'buckets': {part.strip()} is not within 0 to {count - 1}")
-        found.update(range(first, last + 1))
-    return frozenset(found)
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
 
 
 @procedure(REWRITING, result_of(result=TEXT))
 def compact_database(
-    context: PaimonContext,
+    context: LakeContext,
     including_databases: Annotated[Pattern, "a regular expression for databases"] = None,
     including_tables: Annotated[Pattern, "a regular expression for 'database.table'"] = None,
     excluding_tables: Annotated[Pattern, "a regular expression for 'database.table'"] = None,
@@ -172,7 +176,7 @@ def _compacted(table: Table, name: str, dry_run: bool) -> str:
 
 @procedure(REWRITING, result_of(result=BOOLEAN, partitions_count=LONG, snapshot_id=LONG))
 def rescale(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     bucket_num: Annotated[Int, "the number of buckets; by default the table's option 'bucket'"] = None,
     partitions: Partitions = None,
@@ -184,25 +188,25 @@ def rescale(
     As in Paimon, rescaling some partitions leaves the table's own number of buckets as it is. Rescaling all of them
     changes it: else nothing could be written any more.
     """
-    found = opened(context, table)
-    chosen = chosen_partitions(context, found, partitions, where)
-    own = found.context.options.bucket
+    opened_table = opened(context, table)
+    selected = chosen_partitions(context, opened_table, partitions, where)
+    own = opened_table.context.options.bucket
     with naming("table"):
         if own <= 0:
-            raise UnsupportedOperation(f"{found.name} has 'bucket' = {own}, no fixed number of buckets")
+            raise UnsupportedOperation(f"{opened_table.name} has 'bucket' = {own}, no fixed number of buckets")
     buckets = own if bucket_num is None else bucket_num
     if buckets <= 0:
         raise InvalidRequest(f"argument 'bucket_num' is {buckets}; tables are rescaled to a positive number of buckets")
-    before = partitions_to_rescale(found.context, found.new_commit(), buckets, chosen)
+    before = partitions_to_rescale(opened_table.context, opened_table.new_commit(), buckets, selected)
     if dry_run:
         return [(True, len(before), None)]
-    runner = SparkTasks(active_context(), f"rescaling {found.name}")
-    if chosen is None and own != buckets:
+    runner = SparkTasks(active_context(), f"rescaling {opened_table.name}")
+    if selected is None and own != buckets:
         # by its name, with the branch, which has a schema of its own
-        found = context.lake.table(table_name(context, table)).alter(set={"bucket": buckets})
-    rescale_partitions(found.context, found.new_commit(), buckets, chosen, runner=runner)
-    after = partitions_to_rescale(found.context, found.new_commit(), buckets, chosen)
-    latest = found.context.snapshots.latest()
+        opened_table = context.lake.table(table_name(context, table)).alter(set={"bucket": buckets})
+    rescale_partitions(opened_table.context, opened_table.new_commit(), buckets, selected, runner=runner)
+    after = partitions_to_rescale(opened_table.context, opened_table.new_commit(), buckets, selected)
+    latest = opened_table.context.snapshots.latest()
     done_now = len(before) - len(after)
     return [(True, done_now, latest.id if latest is not None and done_now else None)]
 
@@ -215,16 +219,14 @@ def rescale(
     result_of(result=BOOLEAN, manifests_count_before=LONG, manifests_count_after=LONG),
     also="rewrite_manifests",
 )
-def compact_manifest(
-    context: PaimonContext, table: TableName, options: Options = None, dry_run: DryRun = False
-) -> Rows:
+def compact_manifest(context: LakeContext, table: TableName, options: Options = None, dry_run: DryRun = False) -> Rows:
     """Merge a table's small manifests into larger ones; changes no data."""
-    found = opened(context, table, options)
-    before = _count_manifests(found)
+    opened_table = opened(context, table, options)
+    before = _count_manifests(opened_table)
     if dry_run:
         return [(True, before, None)]
-    found.new_commit().compact_manifests()
-    return [(True, before, _count_manifests(found))]
+    opened_table.new_commit().compact_manifests()
+    return [(True, before, _count_manifests(opened_table))]
 
 
 def _count_manifests(table: Table) -> int:

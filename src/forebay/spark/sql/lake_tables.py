@@ -4,22 +4,22 @@ A table reads, appends, overwrites and deletes, also by streams (forebay.spark.r
 partitioned one also has SHOW and DROP PARTITION. A proxy shows the table as it was when the statement was analysed;
 Spark reloads it for every statement.
 
-Beside every table there are `t$snapshots`, `t$files`, `t$audit_log` and the others that forebay.paimon has. Those that
-tell about the table are answered on the driver, without a task. Those that show its rows are scans like any other
-(forebay.spark.reading.lake_plan), and may be followed by streams.
+Every table has system tables: `t$snapshots`, `t$files`, `t$audit_log` and the others of forebay.paimon. The driver
+answers those with metadata, without a task. Those that show rows of the table are scans like any other
+(forebay.spark.reading.lake_plan), and streams can follow them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from forebay.base.ambient import SYSTEM_IDS
-from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.codec.arrow_types import arrow_type, from_arrow_type
+from forebay.base.errors import AlreadyExists, NotFound, UnsupportedOperation
+from forebay.codec.arrow.arrow_types import arrow_type, from_arrow_type
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
 from forebay.paimon.commit.partition_filter import partition_filter
@@ -27,63 +27,42 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.read.stream import check_streamable
 from forebay.paimon.system_tables.registry import METADATA_NAMES
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.lake_options import (
-    CATALOG_PREFIX,
-    FORMAT_NAME,
-    READ_CHANGELOG,
-    SCHEMA_ID,
-    SESSION_PREFIXES,
-    paimon_read_options,
-)
-from forebay.spark.options import OWN_SESSION_PREFIX, READ_BY_BUCKET, READ_COLUMNAR, READ_NATIVE
+from forebay.spark.jvm.spark_values import python_options
+from forebay.spark.jvm.values import java_map
 from forebay.spark.reading.lake_metadata import metadata_fields
-from forebay.spark.reading.lake_plan import READ_OPTIMIZED, SIDE_TABLES, PaimonScan
-from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable, ScanProxy
+from forebay.spark.reading.lake_plan import SYSTEM_TABLES, PaimonScan
+from forebay.spark.reading.lake_source import LakeScanSource
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
 from forebay.spark.sql.live_ddl import MANAGED
 from forebay.spark.sql.partitions import PartitionManagement
+from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
-    CATALOG,
-    LocalScanProxy,
-    MetadataColumnProxy,
-    ReadOnlyTable,
+    LocalSystemTable,
     StagedTable,
+    StreamedSystemTable,
+    TableProxy,
     WrittenTable,
-    without_travel,
 )
 from forebay.spark.writing.row_level import RowLevelOperation
 
 
-class PaimonTable(WrittenTable):
+class LakeTableProxy(WrittenTable):
     """A table, or a branch of one. `schema` is that of the snapshot being read."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (
-        CONNECTOR + "read.streaming.ReportsSinkMetrics",
-        CATALOG + "SupportsMetadataColumns",
-    )
-    capability_names: ClassVar[tuple[str, ...]] = (
-        "BATCH_READ",
-        "BATCH_WRITE",
-        "MICRO_BATCH_READ",
-        "STREAMING_WRITE",
-        "OVERWRITE_BY_FILTER",
-        "OVERWRITE_DYNAMIC",
-        "TRUNCATE",
-    )
+    interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.streaming.ReportsSinkMetrics",)
 
-    _context: PaimonContext
+    _context: LakeContext
 
     def __init__(
         self,
-        context: PaimonContext,
+        context: LakeContext,
         name: str,
         table: Table,
         schema: TableSchema | None = None,
@@ -103,23 +82,23 @@ class PaimonTable(WrittenTable):
     def _table_properties(self) -> dict[str, str]:
         return {**table_properties(self._table.schema), LOCATION: self._table.context.paths.root, MANAGED: "true"}
 
-    def _readable(self, options: dict[str, str]) -> Readable:
+    def _source(self, options: dict[str, str]) -> LakeScanSource:
         pinned = None if self._changed is None else str(self._changed.id)
-        given = without_travel(options) if self._is_old else options
-        return readable(self._context, self._name, self._table, given, snapshot=pinned)
+        of_read = without_travel(options) if self._is_old else options
+        return LakeScanSource(self._context, self._name, self._table, of_read, snapshot=pinned)
 
     # ---- SupportsWrite ----------------------------------------------------------------------------------------------
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         from forebay.spark.writing.lake_write_builder import write_builder
 
-        return write_builder(self._context, self._name, self._table, self.jvm.options(info.options()), info)
+        return write_builder(self._context, self._name, self._table, python_options(info.options()), info)
 
     def metrics(self) -> JavaObject:
         """For `sink.metrics` in the progress of a streaming query that writes this table."""
         from forebay.spark.writing.stream_commits import sink_metrics
 
-        return self.jvm.map(sink_metrics(self._table))
+        return java_map(self.jvm, sink_metrics(self._table))
 
     def _columns(self) -> tuple[Column, ...]:
         return columns_of(self._table.schema)
@@ -140,14 +119,10 @@ class PaimonTable(WrittenTable):
 
         self._changed = self._table.context.snapshots.latest()
         kind = LakeDelta if self._table.schema.has_primary_key else LakeRewrite
-        return kind(self._context, self._name, self._table, self._changed, command, self._readable)
+        return kind(self._context, self._name, self._table, self._changed, command, self._source)
 
-    # ---- SupportsMetadataColumns ------------------------------------------------------------------------------------
-
-    def metadataColumns(self) -> JavaObject:
-        fields = metadata_fields(self._table.schema).fields
-        columns = [MetadataColumnProxy(self._context, field) for field in fields]
-        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
+    def _metadata_fields(self) -> Sequence[StructField]:
+        return metadata_fields(self._table.schema).fields
 
 
 class LakePartitions(PartitionManagement):
@@ -170,8 +145,8 @@ class LakePartitions(PartitionManagement):
     def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
         fields = self._table.schema.partition_fields
         layout = row_layout(fields)
-        found = sorted({e.partition for e in self._entries(values)})
-        rows = [layout.decode(partition) for partition in found]
+        partitions = sorted({e.partition for e in self._entries(values)})
+        rows = [layout.decode(partition) for partition in partitions]
         schema = spark_arrow_schema(self._partition_schema())
         columns = [pa.array([row[i] for row in rows], arrow_type(f.type)) for i, f in enumerate(fields)]
         return pa.Table.from_arrays([c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
@@ -198,42 +173,44 @@ class LakePartitions(PartitionManagement):
         return bool(self.dropPartitions(rows))
 
     def loadPartitionMetadata(self, row: JavaObject) -> JavaObject:
-        """What DESCRIBE ... PARTITION and SHOW TABLE EXTENDED show, by the names of `$partitions`."""
+        """The properties that DESCRIBE ... PARTITION and SHOW TABLE EXTENDED show, by the names of `$partitions`."""
         files = [e.file for e in self._entries(self._values(row))]
-        return self.jvm.map(
+        return java_map(
+            self.jvm,
             {
                 "record_count": str(sum(f.row_count for f in files)),
                 "file_size_in_bytes": str(sum(f.file_size for f in files)),
                 "file_count": str(len(files)),
-            }
+            },
         )
 
 
-class PartitionedLakeTable(LakePartitions, PaimonTable):
+class PartitionedLakeTable(LakePartitions, LakeTableProxy):
     """A partitioned lake table."""
 
 
-class StagedLakeTable(PaimonTable, StagedTable):
+class StagedLakeTable(LakeTableProxy, StagedTable):
     """A lake table that a statement has just created."""
 
     def _drop_own(self) -> None:
-        there = self._context.lake.table(self._table.name).context.schemas.schema(0)
-        if there.time_millis == self._table.schema.time_millis:
+        current = self._context.lake.table(self._table.name).context.schemas.schema(0)
+        if current.time_millis == self._table.schema.time_millis:
             self._context.lake.drop_table(self._table.name)
 
 
 class ReplacingLakeTable(StagedLakeTable):
-    """A table that is filled under a name of its own, and then takes the place of table `replaced`.
+    """A table that is filled under a temporary name, and then takes the place of table `replaced`.
 
-    Readers find the old table until the new one is complete. If the process dies in between, the old table is there
-    under its name or, in the moment between two renames, as `<name>__replaced_<number>`.
+    Readers see the old table until the new one is complete. If the process dies in between, the old table still has
+    its name or, in the moment between two renames, as `<name>__replaced_<number>`.
     """
 
-    def __init__(self, context: PaimonContext, name: str, table: Table, replaced: str) -> None:
+    def __init__(self, context: LakeContext, name: str, table: Table, replaced: str) -> None:
         super().__init__(context, name, table)
         self._replaced = replaced
 
     def commitStagedChanges(self) -> None:
+        """Put the new table in the place of the old one, which is dropped at the end."""
         lake, old = self._context.lake, beside(self._replaced, "replaced")
         lake.rename_table(self._replaced, old)
         try:
@@ -250,55 +227,15 @@ def beside(name: str, what: str) -> str:
 
 
 def table_proxy(
-    context: PaimonContext,
+    context: LakeContext,
     name: str,
     table: Table,
     schema: TableSchema | None = None,
     as_of: Mapping[str, str] | None = None,
 ) -> WrittenTable:
     """The proxy for an existing table."""
-    kind = PartitionedLakeTable if table.schema.partition_keys else PaimonTable
+    kind = PartitionedLakeTable if table.schema.partition_keys else LakeTableProxy
     return kind(context, name, table, schema, as_of)
-
-
-SEPARATOR = "$"
-SNAPSHOT_ID = "scan.snapshot-id"
-
-
-class LakeMetadataTable(ReadOnlyTable):
-    """A metadata table, whose rows the driver holds."""
-
-    _context: PaimonContext
-
-    def __init__(self, context: PaimonContext, name: str, table: Table, system: str, version: str) -> None:
-        super().__init__(context, name, spark_schema(table.system(system).schema), version)
-        self._table = table
-        self._system = system
-
-    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        given = self.jvm.options(options)
-        system = (self._table.with_options(given) if given else self._table).system(self._system)
-        return LocalScanProxy(self._context, self._name, self._spark_schema, lambda: system.read().read_all())
-
-
-class LakeRowsTable(ReadOnlyTable):
-    """A system table that shows the rows of a table in another form."""
-
-    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
-
-    _context: PaimonContext
-
-    def __init__(self, context: PaimonContext, name: str, table: Table, side: str, version: str) -> None:
-        super().__init__(context, name, PaimonScan.of(table, name, side).schema, version)
-        self._table = table
-        self._side = side
-
-    def _partition_keys(self) -> tuple[str, ...]:
-        return self._table.schema.partition_keys
-
-    def _readable(self, options: dict[str, str]) -> Readable:
-
-        return readable(self._context, self._name, self._table, options, system=self._side)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -306,107 +243,27 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return StructType([StructField(f.name, to_spark_type(from_arrow_type(f.type)), f.nullable) for f in schema])
 
 
-def system_table_names() -> tuple[str, ...]:
-    """What may stand behind a table's name."""
-    return (*METADATA_NAMES, *SIDE_TABLES)
-
-
 def system_table(
-    context: PaimonContext, name: str, table: Table, system: str, as_of: Mapping[str, str] | None = None
-) -> JavaProxy:
+    context: LakeContext, name: str, table: Table, system: str, as_of: Mapping[str, str] | None = None
+) -> TableProxy:
     """The proxy for a system table; `as_of` are the options of `table` by which it is an old one.
 
-    Raises `NotFound` naming those there are.
+    Raises `NotFound` naming the system tables that there are.
     """
     version = ".".join([str(table.schema.id), *(f"{key}={value}" for key, value in (as_of or {}).items())])
-    if system in SIDE_TABLES:
-        return LakeRowsTable(context, name, table, system, version)
+    if system in SYSTEM_TABLES:
+
+        def open_source(options: dict[str, str]) -> LakeScanSource:
+            return LakeScanSource(context, name, table, options, system=system)
+
+        schema = PaimonScan.of(table, name, system).schema
+        return StreamedSystemTable(context, name, schema, version, open_source, table.schema.partition_keys)
     if system in METADATA_NAMES:
-        return LakeMetadataTable(context, name, table, system, version)
-    known = ", ".join(SEPARATOR + other for other in system_table_names())
-    raise NotFound(f"there is no table {name}; beside a table there are {known}")
 
+        def rows(options: dict[str, str]) -> Callable[[], pa.Table]:
+            opened = (table.with_options(options) if options else table).system(system)
+            return lambda: opened.read().read_all()
 
-def readable(
-    context: PaimonContext,
-    name: str,
-    table: Table,
-    options: Mapping[str, str],
-    system: str | None = None,
-    snapshot: str | None = None,
-) -> Readable:
-    """What a scan builder needs of `table`, or of one of its side tables (`planning.SIDE_TABLES`): `name` in SQL.
-
-    The columns are those of `table`, or, where its own options name a snapshot, those that it had then. `options` of
-    the read choose what is read of these columns, unless it must be `snapshot`.
-    """
-    session = session_options(context)
-    if snapshot is not None:
-        options = {SNAPSHOT_ID: snapshot}
-        session = {name: value for name, value in session.items() if name in (READ_NATIVE, READ_COLUMNAR)}
-    given = paimon_read_options(options, session)
-    if given.changelog:
-        raise InvalidRequest(
-            f"'{READ_CHANGELOG}' adds a column, and Spark has asked for the columns already: read "
-            f"{name}$changelog or $audit_log, or the format '{FORMAT_NAME}' with this option",
-            ErrorCode.CONFIG_EXCEPTION,
-        )
-    shown = PaimonScan.of(table, name, system)
-    scan = shown.with_options(given.table)
-
-    def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
-        given.refuse_for_batches()
-        return scan.plan(context.cores, wanted, schema, use_native=given.use_native, serves=context.jvm.serves)
-
-    def stream() -> Mapping[str, str]:
-        if system == READ_OPTIMIZED:
-            raise UnsupportedOperation(f"{name} cannot be read as a stream; the table itself can")
-        # The format checks this, too, but there Spark hides the reason.
-        check_streamable(scan.table)
-        return stream_source(context, table, system, {**session, **options})
-
-    def by_bucket(asked: Readable, wanted: Pushdown, schema: StructType, filters: JavaObject) -> ScanProxy | None:
-        from forebay.spark.reading.bucketed import bucket_scan, lake_buckets
-
-        found = lake_buckets(scan, plan(wanted, schema), wanted)
-        return bucket_scan(context, asked, wanted, schema, found, filters)
-
-    return Readable(
-        name,
-        shown.schema,
-        shown.columns,
-        plan,
-        shown.partition_keys,
-        stream=stream,
-        stream_format=FORMAT_NAME,
-        by_bucket=by_bucket if given.by_bucket else None,
-        use_columns=given.use_columns,
-    )
-
-
-def session_options(context: PaimonContext) -> dict[str, str]:
-    """The options of reads in the session's configuration, by their names without a prefix."""
-    settings = context.session_settings()
-    shared = {name: settings.get(OWN_SESSION_PREFIX + name) for name in (READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)}
-    of_all = {name: value for name, value in shared.items() if value is not None}
-    return of_all | {
-        key.removeprefix(prefix): value
-        for prefix in SESSION_PREFIXES
-        for key, value in settings.items()
-        if key.startswith(prefix)
-    }
-
-
-def stream_source(context: PaimonContext, table: Table, system: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """The options by which the format reads `table`, under its very schema, as a stream."""
-    stored = table.context.schemas.schema(table.schema.id).options
-    own = {key: value for key, value in table.schema.options.items() if stored.get(key) != value}
-    return {
-        **own,
-        **given,
-        **{CATALOG_PREFIX + key: value for key, value in context.options},
-        "table": table.name if system is None else f"{table.name}${system}",
-        "branch": table.context.paths.branch,
-        SCHEMA_ID: str(table.schema.id),
-        "cores": str(context.cores),
-    }
+        return LocalSystemTable(context, name, spark_schema(table.system(system).schema), version, rows)
+    names = ", ".join(SYSTEM_SEPARATOR + other for other in (*METADATA_NAMES, *SYSTEM_TABLES))
+    raise NotFound(f"there is no table {name}; beside a table there are {names}")

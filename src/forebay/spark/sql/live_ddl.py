@@ -5,7 +5,7 @@ the table, `table.*` are options of the server, everything else is a custom prop
 that looks like a misspelt one of the first kind is refused, because as a custom property it would silently do nothing.
 `CLUSTERED BY (k) INTO n BUCKETS` and `PRIMARY KEY (k)` say the same as the properties.
 
-DEFAULT of a column is a custom property, too, under the name that it has in Paimon: `fields.<column>.default-value`.
+DEFAULT of a column is a custom property under the name that it has in Paimon: `fields.<column>.default-value`.
 Its value is SQL, which Spark evaluates when it fills columns; servers and other clients do not.
 """
 
@@ -20,8 +20,25 @@ from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option
 from forebay.metadata.merge_engines import with_function_options
-from forebay.metadata.table import TABLE_PREFIX, Column, Schema, TableDescriptor, TableInfo, lake_options_prefix
-from forebay.spark.schemas import default_option
+from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
+from forebay.metadata.table_options import TABLE_PREFIX
+from forebay.spark.schemas import default_of, default_option, from_spark_schema, from_spark_type
+from forebay.spark.sql.requests import (
+    ColumnAddition,
+    ColumnChange,
+    ColumnDeletion,
+    ColumnRenaming,
+    CommentChange,
+    DefaultChange,
+    NullabilityChange,
+    OtherChange,
+    PositionChange,
+    SetProperty,
+    TableChange,
+    TableRequest,
+    Transform,
+    TypeChange,
+)
 
 PRIMARY_KEY = "primary.key"
 BUCKET_KEY = "bucket.key"
@@ -32,7 +49,7 @@ PROVIDER = "provider"
 _SPECIAL = (PRIMARY_KEY, BUCKET_KEY, BUCKET_COUNT, COMMENT, AUTO_INCREMENT)
 
 PROVIDERS = ("forebay", "fluss")
-"""What `USING` may say."""
+"""The providers that `USING` may name."""
 
 _DEFAULT = re.compile(r"fields\.(?P<column>.+)\.default-value")
 
@@ -52,24 +69,23 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Transform:
-    """An item of PARTITIONED BY or CLUSTERED BY: its function, the columns, and the number of a bucket transform."""
-
-    name: str
-    columns: tuple[tuple[str, ...], ...]
-    number: int | None = None
-
-
 @dataclass(frozen=True)
 class NewTable:
-    """What CREATE TABLE asks for."""
+    """The table that CREATE TABLE asks for."""
 
     columns: Sequence[Column]
     transforms: Sequence[Transform] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     primary_key: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: TableRequest) -> NewTable:
+        """The table of a request, with the types of Fluss. Raises `UnsupportedOperation` for types that it has not."""
+        texts = {f.name: default_of(f, request.is_copy) for f in request.schema.fields}
+        defaults = {name: text for name, text in texts.items() if text is not None}
+        columns = from_spark_schema(request.schema)
+        return cls(columns, request.transforms, request.properties, request.primary_key, defaults)
 
 
 def _invalid(message: str) -> InvalidRequest:
@@ -83,10 +99,10 @@ def new_descriptor(new: NewTable) -> TableDescriptor:
     primary_key = _one_of(new.primary_key, parsers.names(properties.pop(PRIMARY_KEY, "")), "primary key")
     bucket_keys = _one_of(bucket_keys, parsers.names(properties.pop(BUCKET_KEY, "")), "bucket key")
     if BUCKET_COUNT in properties:
-        given = Option(BUCKET_COUNT, parsers.positive).read(properties.pop(BUCKET_COUNT))
-        if buckets is not None and buckets != given:
-            raise _invalid(f"CLUSTERED BY asks for {buckets} buckets, but '{BUCKET_COUNT}' is {given}")
-        buckets = given
+        from_property = Option(BUCKET_COUNT, parsers.positive).read(properties.pop(BUCKET_COUNT))
+        if buckets is not None and buckets != from_property:
+            raise _invalid(f"CLUSTERED BY asks for {buckets} buckets, but '{BUCKET_COUNT}' is {from_property}")
+        buckets = from_property
     automatic = parsers.names(properties.pop(AUTO_INCREMENT, ""))
     if len(automatic) > 1:
         raise _invalid(f"'{AUTO_INCREMENT}' names {len(automatic)} columns; a table can have one")
@@ -102,10 +118,12 @@ def new_descriptor(new: NewTable) -> TableDescriptor:
     return with_function_options(TableDescriptor(schema, partition_keys, bucket_keys, buckets, comment, own, custom))
 
 
-def _one_of(stated: tuple[str, ...], given: tuple[str, ...], what: str) -> tuple[str, ...]:
-    if stated and given and stated != given:
-        raise _invalid(f"the {what} is stated twice, as ({', '.join(stated)}) and as ({', '.join(given)})")
-    return stated or given
+def _one_of(in_statement: tuple[str, ...], in_properties: tuple[str, ...], what: str) -> tuple[str, ...]:
+    if in_statement and in_properties and in_statement != in_properties:
+        raise _invalid(
+            f"the {what} is stated twice, as ({', '.join(in_statement)}) and as ({', '.join(in_properties)})"
+        )
+    return in_statement or in_properties
 
 
 def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -178,7 +196,7 @@ def _layout(transforms: Iterable[Transform]) -> tuple[tuple[str, ...], tuple[str
 
 
 def table_properties(info: TableInfo, *, with_defaults: bool = True) -> dict[str, str]:
-    """What SHOW TBLPROPERTIES shows: with these, CREATE TABLE makes the same table again."""
+    """The properties that SHOW TBLPROPERTIES shows: CREATE TABLE recreates the table with them."""
     descriptor = info.descriptor
     shown: dict[str, str] = {}
     if info.has_primary_key:
@@ -191,7 +209,7 @@ def table_properties(info: TableInfo, *, with_defaults: bool = True) -> dict[str
     if descriptor.comment is not None:
         shown[COMMENT] = descriptor.comment
     # Where the lake is comes from the server's settings, which CREATE TABLE may not repeat.
-    of_lake = lake_options_prefix(descriptor)
+    of_lake = descriptor.lake_options_prefix
     own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
     custom = descriptor.custom_properties
     if not with_defaults:
@@ -207,9 +225,9 @@ def default_property(schema: Schema, column: str, text: str) -> dict[str, str]:
 
 
 def difference(info: TableInfo, new: NewTable) -> str | None:
-    """What tells `new` from the table that is there, for an error's text; None if only the rows can differ.
+    """The first difference between `new` and the existing table, for an error's text; None if only the rows can differ.
 
-    What `new` does not say (primary key, partitions, properties) is as it is.
+    Anything that `new` does not state (primary key, partitions, properties) stays as in the existing table.
     """
     made = new_descriptor(new)
     columns = [(c.name, replace(c.data_type, nullable=True)) for c in made.schema.columns]
@@ -219,62 +237,28 @@ def difference(info: TableInfo, new: NewTable) -> str | None:
         return f"its primary key is ({', '.join(info.schema.primary_key)})"
     if made.partition_keys not in ((), info.descriptor.partition_keys):
         return f"it is partitioned by ({', '.join(info.descriptor.partition_keys)})"
-    there = table_properties(info)
-    given = {**_own_properties(new.properties), **made.properties, **made.custom_properties}
+    current = table_properties(info)
+    requested = {**_own_properties(new.properties), **made.properties, **made.custom_properties}
     if made.bucket_count is not None:
-        given[BUCKET_COUNT] = str(made.bucket_count)
-    for name, value in given.items():
-        if name not in (PRIMARY_KEY, BUCKET_KEY) and there.get(name) != value:
-            return f"its property '{name}' is {there.get(name)!r}"
+        requested[BUCKET_COUNT] = str(made.bucket_count)
+    for name, value in requested.items():
+        if name not in (PRIMARY_KEY, BUCKET_KEY) and current.get(name) != value:
+            return f"its property '{name}' is {current.get(name)!r}"
     return None
 
 
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SetProperty:
-    """SET TBLPROPERTIES, one of them; without a value UNSET TBLPROPERTIES."""
-
-    name: str
-    value: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class NewColumn:
-    """ADD COLUMN. `position` is Spark's text of FIRST or AFTER; None for the end."""
-
-    path: tuple[str, ...]
-    column: Column
-    position: str | None = None
-    has_default: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NewDefault:
-    """ALTER COLUMN SET DEFAULT; without a text DROP DEFAULT."""
-
-    path: tuple[str, ...]
-    text: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class OtherChange:
-    """A change that tables do not know, by the name of Spark's class for it."""
-
-    kind: str
-    what: str
-
-
-Change = SetProperty | NewColumn | NewDefault | OtherChange
-
-_CANNOT = {
-    "RenameColumn": "columns cannot be renamed",
-    "DeleteColumn": "columns cannot be dropped",
-    "UpdateColumnType": "the type of a column cannot be changed",
-    "UpdateColumnNullability": "the nullability of a column cannot be changed",
-    "UpdateColumnComment": "the comment of a column cannot be changed",
-    "UpdateColumnPosition": "columns cannot be moved",
+_CANNOT: Mapping[type[ColumnChange], str] = {
+    ColumnRenaming: "columns cannot be renamed",
+    ColumnDeletion: "columns cannot be dropped",
+    TypeChange: "the type of a column cannot be changed",
+    NullabilityChange: "the nullability of a column cannot be changed",
+    CommentChange: "the comment of a column cannot be changed",
+    PositionChange: "columns cannot be moved",
+}
+_OTHER_CHANGES = {
     "ClusterBy": "the bucket key cannot be changed",
     "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",
     "DropConstraint": "constraints cannot be dropped: the primary key is fixed when a table is created",
@@ -283,68 +267,73 @@ _CANNOT = {
 
 @dataclass(frozen=True)
 class Alteration:
-    """What ALTER TABLE changes: options, or columns."""
+    """The effect of ALTER TABLE: options to set and reset, and columns to add."""
 
     to_set: dict[str, str]
     to_reset: tuple[str, ...]
     columns: tuple[Column, ...]
 
 
-def alteration(info: TableInfo, changes: Sequence[Change]) -> Alteration:
-    """The changes, checked. Raises for those that tables do not know, naming table and thing."""
+def alteration(info: TableInfo, changes: Sequence[TableChange]) -> Alteration:
+    """The changes, checked. Raises `InvalidRequest` and `UnsupportedOperation` for those that tables do not take."""
     to_set: dict[str, str] = {}
     to_reset: list[str] = []
     columns: list[Column] = []
     for change in changes:
         match change:
             case SetProperty(name, value):
-                if name in _SPECIAL:
-                    raise InvalidRequest(
-                        f"ALTER TABLE {info.path}: '{name}' is fixed when a table is created",
-                        ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
-                    )
-                if name in _REFUSED and value is not None:
-                    raise UnsupportedOperation(
-                        f"ALTER TABLE {info.path}: table property '{name}' = '{value}' cannot be: {_REFUSED[name]}",
-                        ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
-                    )
-                check_name(name)
+                _check_property(name, value)
                 if value is None:
                     to_reset.append(name)
                 else:
                     to_set[name] = value
-            case NewColumn():
-                columns.append(_added(info, change))
-            case NewDefault(path, text):
+            case ColumnAddition():
+                columns.append(_added(change))
+            case DefaultChange(path, text):
                 made = _new_default(info, path, text)
                 to_set |= made
                 if not made:
                     to_reset.append(default_option(path[0]))
-            case OtherChange(kind, what):
-                why = _CANNOT.get(kind, f"{kind} is not known")
-                raise UnsupportedOperation(
-                    f"ALTER TABLE {info.path}: {what}{why}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
-                )
+            case _:
+                raise _other_change(change)
     return Alteration(to_set, tuple(to_reset), tuple(columns))
+
+
+def _check_property(name: str, value: str | None) -> None:
+    if name in _SPECIAL:
+        raise InvalidRequest(f"'{name}' is fixed when a table is created", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
+    if name in _REFUSED and value is not None:
+        raise UnsupportedOperation(
+            f"table property '{name}' = '{value}' cannot be: {_REFUSED[name]}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
+        )
+    check_name(name)
+
+
+def _other_change(change: ColumnChange | OtherChange) -> UnsupportedOperation:
+    if isinstance(change, OtherChange):
+        why = _OTHER_CHANGES.get(change.kind, f"{change.kind} is not known")
+    else:
+        why = f"column '{'.'.join(change.path)}': {_CANNOT[type(change)]}"
+    return UnsupportedOperation(why, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
 
 
 def _new_default(info: TableInfo, path: tuple[str, ...], text: str | None) -> dict[str, str]:
     if len(path) > 1:
         raise InvalidRequest(
-            f"ALTER TABLE {info.path}: field '{'.'.join(path)}' is inside a column; only columns have a DEFAULT",
+            f"field '{'.'.join(path)}' is inside a column; only columns have a DEFAULT",
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
         )
     return {} if text is None else default_property(info.schema, path[0], text)
 
 
-def _added(info: TableInfo, change: NewColumn) -> Column:
+def _added(change: ColumnAddition) -> Column:
     name = ".".join(change.path)
     problem = None
     if len(change.path) > 1:
         problem = "fields cannot be added inside a column"
     elif change.position is not None:
         problem = f"new columns come last, not {change.position}"
-    elif not change.column.data_type.nullable:
+    elif not change.nullable:
         problem = "a new column must be nullable, because the rows that are there have no value for it"
     elif change.has_default:
         problem = (
@@ -352,7 +341,5 @@ def _added(info: TableInfo, change: NewColumn) -> Column:
             "ALTER COLUMN ... SET DEFAULT for new rows"
         )
     if problem is not None:
-        raise InvalidRequest(
-            f"ALTER TABLE {info.path} ADD COLUMN {name}: {problem}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
-        )
-    return change.column
+        raise InvalidRequest(f"ADD COLUMN {name}: {problem}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
+    return Column(change.path[-1], from_spark_type(change.data_type, name), change.comment)

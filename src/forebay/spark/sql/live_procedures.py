@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.sql.procedures import (
     BOOLEAN,
     LONG,
@@ -36,7 +36,7 @@ _TIERED = result_of(
 
 @procedure(LIVE_PROCEDURES, _TIERED)
 def start_tiering(
-    context: CatalogContext,
+    context: LiveContext,
     once: Annotated[bool, BOOLEAN, "one round of each table now, then an end"] = False,
     tables: Annotated[Texts, "with once: these tables, each as 'database.table'"] = None,
     lake_options: Annotated[Texts, "options of the lake that the cluster does not tell: 'key=value'"] = None,
@@ -51,7 +51,7 @@ def start_tiering(
 
 
 @procedure(LIVE_PROCEDURES, _TIERED)
-def stop_tiering(context: CatalogContext) -> Rows:
+def stop_tiering(context: LiveContext) -> Rows:
     """End what start_tiering() has started; rounds under way are finished first."""
     service = services.stop(context.settings)
     if service is None:
@@ -90,7 +90,7 @@ def _status(status: ServiceStatus) -> Rows:
     result_of(("config_key", "config_source"), config_key=TEXT, config_value=TEXT, config_source=TEXT),
 )
 def get_cluster_configs(
-    context: CatalogContext, config_keys: Annotated[Texts, "names of settings; all if left out"] = None
+    context: LiveContext, config_keys: Annotated[Texts, "names of settings; all if left out"] = None
 ) -> Rows:
     """The settings of the cluster, all or those named."""
     entries = context.admin.describe_configs()
@@ -103,7 +103,7 @@ def get_cluster_configs(
 
 @procedure(LIVE_PROCEDURES, result_of(("partition_name",), partition_name=TEXT))
 def drop_partition(
-    context: CatalogContext,
+    context: LiveContext,
     table: Annotated[str, TEXT, "database.table"],
     partitions: Annotated[list[str], TEXTS, "partitions, each as 'key=value, key=value'"],
 ) -> Rows:

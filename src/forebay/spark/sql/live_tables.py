@@ -5,25 +5,23 @@ A log table reads and appends. A primary-key table reads, upserts, and deletes b
 (forebay.spark.sql.partitions). A proxy shows the table as it was when the statement was analysed; Spark reloads
 it for every statement.
 
-Beside every table there are tables for reading only:
+Every table has system tables, which can only be read:
 
 - `t$changelog`: every change in the logs from their earliest to their latest offset, with `_change_type` (insert,
   update_before, update_after, delete), `_log_offset` and `_commit_timestamp` in front of the table's columns. A stream
   of it may begin with a snapshot, whose rows have the offset -1 and no timestamp.
 - `t$binlog`: the same of a primary-key table, with an update in one row: `_change_type` (insert, update, delete),
   `_log_offset`, `_commit_timestamp`, and the row `before` and `after`.
-- `t$lake`: what is in the table's lake, as of the newest snapshot that can be read.
+- `t$lake`: the rows in the table's lake, as of the newest readable snapshot.
 - `t$partitions`: a row for each partition, with the values of its keys.
 - `t$buckets`: a row for each bucket, with its row count and log offsets.
 
-The last two are answered by the driver, without a task.
+The driver answers the last two, without a task.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -33,113 +31,82 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
+from forebay.spark.jvm.spark_values import python_options
 from forebay.spark.options import (
-    DELETE_BEHAVIOR,
-    FORMAT_NAME,
-    IGNORE,
     INCLUDE,
-    LAKE_PREFIX,
-    LEASE_DURATION,
-    LEASE_ID,
-    OWN_SESSION_PREFIX,
-    READ_COLUMNAR,
-    SERVER_SIDE,
-    SESSION_PREFIX,
-    SESSION_ZONE,
-    STARTUP_TIMESTAMP,
-    STRATEGY,
     ReadOptions,
-    deletes_option,
-    is_for_streams,
     read_options,
-    stream_options,
 )
 from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_plan import (
     BINLOG,
     CHANGELOG,
     LAKE,
-    VIRTUAL_SEPARATOR,
     AsOf,
-    LiveScan,
     log_ranges,
+    matching_buckets,
     metadata_fields,
     row_counts,
-    wanted_buckets,
 )
-from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable, ScanProxy
+from forebay.spark.reading.live_source import LiveScanSource
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
-from forebay.spark.sql.catalog import TimeTravel
 from forebay.spark.sql.partitions import Partitions, partition_rows
+from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
-    CATALOG,
-    LocalScanProxy,
-    MetadataColumnProxy,
-    ReadOnlyTable,
+    LocalSystemTable,
+    RowsSystemTable,
     StagedTable,
+    StreamedSystemTable,
     TableProxy,
     WrittenTable,
-    without_travel,
 )
 from forebay.spark.writing.live_deletes import delete_where, named_keys
 from forebay.spark.writing.live_deltas import LiveDelta
+from forebay.spark.writing.live_write_builder import NewTableWriteBuilder, write_builder
 from forebay.spark.writing.row_level import RowLevelOperation
-from forebay.spark.writing.write_builder import NewTableWriteBuilder, write_builder
 
 
 class ClusterTable(TableProxy):
-    """What all tables of a cluster answer, virtual ones too."""
+    """A table of a cluster, or of its rows as of another time."""
 
-    _context: CatalogContext
+    _context: LiveContext
 
-    def __init__(self, context: CatalogContext, info: TableInfo, schema: StructType, suffix: str = "") -> None:
-        super().__init__(context, context.full_name(info.path) + suffix, schema, f"{info.table_id}.{info.schema_id}")
+    def __init__(self, context: LiveContext, info: TableInfo, schema: StructType) -> None:
+        super().__init__(context, context.full_name(info.path), schema, _version(info), str(info.table_id))
         self._info = info
 
     def _partition_keys(self) -> tuple[str, ...]:
         return self._info.descriptor.partition_keys
 
-    def id(self) -> str:
-        """Return an id that changes when a table is recreated; Spark then refuses to use old plans."""
-        return str(self._info.table_id)
+
+def _version(info: TableInfo) -> str:
+    return f"{info.table_id}.{info.schema_id}"
 
 
-class SparkLiveTable(ClusterTable, WrittenTable):
+class LiveTableProxy(ClusterTable, WrittenTable):
     """A table of the cluster."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsMetadataColumns",)
-    capability_names: ClassVar[tuple[str, ...]] = (
-        "BATCH_READ",
-        "BATCH_WRITE",
-        "MICRO_BATCH_READ",
-        "STREAMING_WRITE",
-        "OVERWRITE_BY_FILTER",
-        "OVERWRITE_DYNAMIC",
-        "TRUNCATE",
-    )
-
-    def __init__(self, context: CatalogContext, info: TableInfo) -> None:
+    def __init__(self, context: LiveContext, info: TableInfo) -> None:
         super().__init__(context, info, to_spark_schema(info.schema.columns, default_values(info)))
 
     def _table_properties(self) -> dict[str, str]:
         shown = ddl.table_properties(self._info, with_defaults=False)  # the columns show these
         return {**shown, ddl.PROVIDER: ddl.PROVIDERS[0]}
 
-    def _readable(self, options: dict[str, str]) -> Readable:
-        return readable(self._context, self._name, self._info, options)
+    def _source(self, options: dict[str, str]) -> LiveScanSource:
+        return LiveScanSource(self._context, self._name, self._info, options)
 
-    def metadataColumns(self) -> JavaObject:
-        columns = [MetadataColumnProxy(self._context, field) for field in metadata_fields(self._info)]
-        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
+    def _metadata_fields(self) -> Sequence[StructField]:
+        return metadata_fields(self._info)
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
-        return write_builder(self._context, self._info, self.jvm.options(info.options()), info)
+        return write_builder(self._context, self._info, python_options(info.options()), info)
 
     def _columns(self) -> tuple[Column, ...]:
         return self._info.schema.columns
@@ -151,7 +118,7 @@ class SparkLiveTable(ClusterTable, WrittenTable):
         return named_keys(self._info, filters) is not None
 
     def _operation(self, command: JavaObject) -> RowLevelOperation:
-        return LiveDelta(self._context, self._name, self._info, command, self._readable)
+        return LiveDelta(self._context, self._name, self._info, command, self._source)
 
     def _check_deletable(self, statement: str) -> None:
         if not self._info.has_primary_key:
@@ -162,20 +129,21 @@ class SparkLiveTable(ClusterTable, WrittenTable):
             )
 
 
-class PartitionedTable(Partitions, SparkLiveTable):
+class PartitionedLiveTable(Partitions, LiveTableProxy):
     """A table of the cluster that has partitions."""
 
 
-class StagedLiveTable(SparkLiveTable, StagedTable):
+class StagedLiveTable(LiveTableProxy, StagedTable):
     """A table of the cluster that a statement has just made."""
 
     # CREATE OR REPLACE TABLE AS SELECT "overwrites" also where there was no table before.
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "TRUNCATE")
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        """Raises `InvalidRequest` for write options that are properties of tables."""
         # OPTIONS of CREATE TABLE come here too, although they have become properties of the table.
         properties = self._table_properties()
-        options = self.jvm.options(info.options())
+        options = python_options(info.options())
         left = {name: value for name, value in options.items() if properties.get(name) != value}
         for name in left:
             if ddl.is_property(name):
@@ -191,15 +159,18 @@ class StagedLiveTable(SparkLiveTable, StagedTable):
             connection.drop_table(path)
 
 
-class ReplacedLiveTable(SparkLiveTable, StagedTable):
+class ReplacedLiveTable(LiveTableProxy, StagedTable):
     """A table of the cluster whose rows a statement replaces: CREATE OR REPLACE TABLE, with or without AS SELECT."""
 
     _is_filled = False
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        """The builder of a write that replaces all rows."""
         self._is_filled = True
-        given = self.jvm.options(info.options())  # those of OPTIONS are properties of the table, which are as they are
-        options = {name: value for name, value in given.items() if self._table_properties().get(name) != value}
+        all_options = python_options(
+            info.options()
+        )  # those of OPTIONS are properties of the table, which are as they are
+        options = {name: value for name, value in all_options.items() if self._table_properties().get(name) != value}
         builder = write_builder(self._context, self._info, options, info)
         builder.truncate()
         return builder
@@ -212,9 +183,9 @@ class ReplacedLiveTable(SparkLiveTable, StagedTable):
         """Nothing to do: the rows are those of before."""
 
 
-def table_proxy(context: CatalogContext, info: TableInfo) -> WrittenTable:
+def table_proxy(context: LiveContext, info: TableInfo) -> WrittenTable:
     """The proxy for a table of the cluster."""
-    return (PartitionedTable if info.is_partitioned else SparkLiveTable)(context, info)
+    return (PartitionedLiveTable if info.is_partitioned else LiveTableProxy)(context, info)
 
 
 _BUCKET_FIELDS = [
@@ -225,54 +196,25 @@ _BUCKET_FIELDS = [
 ]
 
 
-class SideTable(ClusterTable, ReadOnlyTable):
-    """`t$changelog`, `t$binlog` or `t$lake`, of which no stream can read the last."""
-
-    def __init__(self, context: CatalogContext, info: TableInfo, view: str) -> None:
-        self._view = view
-        schema = scan_of(info, ReadOptions(context.settings), view).schema
-        super().__init__(context, info, schema, VIRTUAL_SEPARATOR + view)
-
-    def _partition_keys(self) -> tuple[str, ...]:
-        return () if self._view == BINLOG else super()._partition_keys()
-
-    def _readable(self, options: dict[str, str]) -> Readable:
-        return readable(self._context, self._name, self._info, options, self._view)
-
-
-class TravelledTable(ClusterTable):
+class LiveTableAsOf(ClusterTable):
     """A table as of a lake snapshot or an instant, which can only be read."""
 
-    def __init__(self, context: CatalogContext, info: TableInfo, as_of: AsOf) -> None:
+    def __init__(self, context: LiveContext, info: TableInfo, as_of: AsOf) -> None:
         super().__init__(context, info, to_spark_schema(info.schema.columns))
         self._version += f".{as_of}"
         self._as_of = as_of
 
-    def _readable(self, options: dict[str, str]) -> Readable:
+    def _source(self, options: dict[str, str]) -> LiveScanSource:
         options = without_travel(options)
         read = read_options(self._context.settings, self._info.descriptor, options)
         if read.window is not None or read.read_optimized:
             raise InvalidRequest(
                 f"{self._name} is read as of {self._as_of}: leave out the options of time ranges and of the lake alone"
             )
-        return readable(self._context, self._name, self._info, options, as_of=self._as_of)
+        return LiveScanSource(self._context, self._name, self._info, options, as_of=self._as_of)
 
 
-def as_of(travel: TimeTravel) -> AsOf:
-    """What a statement wants: a snapshot's number, a tag's name, or a time."""
-    if travel.timestamp_us is not None:
-        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=travel.timestamp_us)
-    version = travel.version or ""
-    return int(version) if version.isdigit() else version
-
-
-class ChangelogTable(SideTable):
-    """`t$changelog` or `t$binlog`."""
-
-    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
-
-
-class DeleteTellingTable(ClusterTable):
+class LiveTableWithDeletes(ClusterTable):
     """A primary-key table that a stream reads with its deletes, for which it has a column `_change_type`.
 
     Spark asks batches for the same table; these are refused when they are planned.
@@ -280,48 +222,25 @@ class DeleteTellingTable(ClusterTable):
 
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
 
-    def __init__(self, context: CatalogContext, info: TableInfo) -> None:
+    def __init__(self, context: LiveContext, info: TableInfo) -> None:
         super().__init__(context, info, scan_of(info, ReadOptions(context.settings), deletes=INCLUDE).schema)
 
-    def _readable(self, options: dict[str, str]) -> Readable:
-        return readable(self._context, self._name, self._info, options, has_deletes=True)
+    def _source(self, options: dict[str, str]) -> LiveScanSource:
+        return LiveScanSource(self._context, self._name, self._info, options, has_deletes=True)
 
 
-class MetadataTable(ClusterTable, ReadOnlyTable):
-    """A virtual table whose rows the driver has."""
-
-    def __init__(
-        self,
-        context: CatalogContext,
-        info: TableInfo,
-        view: str,
-        fields: Sequence[StructField],
-        rows: Callable[[CatalogContext, TableInfo], pa.Table],
-    ) -> None:
-        super().__init__(context, info, StructType(list(fields)), VIRTUAL_SEPARATOR + view)
-        self._rows = rows
-
-    def _partition_keys(self) -> tuple[str, ...]:
-        return ()
-
-    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        context, info, rows = self._context, self._info, self._rows
-        read_options(context.settings, None, self.jvm.options(options))
-        return LocalScanProxy(context, self._name, self._spark_schema, lambda: rows(context, info))
-
-
-def _partitions(context: CatalogContext, info: TableInfo) -> pa.Table:
+def _partitions(context: LiveContext, info: TableInfo) -> pa.Table:
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
-    found = context.connection.table(info).partitions()
-    table = partition_rows(keys, found)
-    return table.append_column("partition_id", pa.array([p.partition_id for p in found], pa.int64())).append_column(
-        "partition_name", pa.array([p.name for p in found], pa.string())
-    )
+    partitions = context.connection.table(info).partitions()
+    table = partition_rows(keys, partitions)
+    return table.append_column(
+        "partition_id", pa.array([p.partition_id for p in partitions], pa.int64())
+    ).append_column("partition_name", pa.array([p.name for p in partitions], pa.string()))
 
 
-def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
+def _buckets(context: LiveContext, info: TableInfo) -> pa.Table:
     connection = context.connection
-    buckets = wanted_buckets(connection, info)
+    buckets = matching_buckets(connection, info)
     ranges = log_ranges(connection, info, buckets)
     counts = row_counts(connection, info, buckets)
     columns = [
@@ -338,126 +257,48 @@ def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaProxy:
-    """The virtual table `view` beside the table `info`. Raises `NotFound` naming those there are."""
-    match view:
-        case _ if view in (CHANGELOG, BINLOG):
-            return ChangelogTable(context, info, view)
-        case _ if view == LAKE:
+def system_table(context: LiveContext, info: TableInfo, system: str) -> TableProxy:
+    """The system table `system` beside the table `info`. Raises `NotFound` naming the ones that there are."""
+    name = f"{context.full_name(info.path)}{SYSTEM_SEPARATOR}{system}"
+
+    def of_rows(kind: type[RowsSystemTable], partition_keys: tuple[str, ...]) -> RowsSystemTable:
+        def open_source(options: dict[str, str]) -> LiveScanSource:
+            return LiveScanSource(context, name, info, options, system)
+
+        schema = scan_of(info, ReadOptions(context.settings), system).schema
+        return kind(context, name, schema, _version(info), open_source, partition_keys, str(info.table_id))
+
+    def local(fields: Sequence[StructField], rows: Callable[[LiveContext, TableInfo], pa.Table]) -> LocalSystemTable:
+        def checked(options: dict[str, str]) -> Callable[[], pa.Table]:
+            read_options(context.settings, None, options)
+            return lambda: rows(context, info)
+
+        return LocalSystemTable(context, name, StructType(list(fields)), _version(info), checked, str(info.table_id))
+
+    match system:
+        case _ if system == CHANGELOG:
+            return of_rows(StreamedSystemTable, info.descriptor.partition_keys)
+        case _ if system == BINLOG:
+            return of_rows(StreamedSystemTable, ())
+        case _ if system == LAKE:
             if not info.lake_enabled:
                 raise InvalidRequest(
                     f"table {info.path} has no lake: its property 'table.datalake.enabled' is not true",
                     ErrorCode.CLIENT_ERROR,
                 )
-            return SideTable(context, info, view)
+            return of_rows(RowsSystemTable, info.descriptor.partition_keys)
         case "partitions":
             if not info.is_partitioned:
                 raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
             keys = to_spark_schema([info.schema.column(name) for name in info.descriptor.partition_keys]).fields
             ids = (StructField("partition_id", LongType(), False), StructField("partition_name", StringType(), False))
-            return MetadataTable(context, info, view, (*keys, *ids), _partitions)
+            return local((*keys, *ids), _partitions)
         case "buckets":
             first = [StructField("partition_name", StringType(), True)] if info.is_partitioned else []
-            return MetadataTable(context, info, view, (*first, *_BUCKET_FIELDS), _buckets)
+            return local((*first, *_BUCKET_FIELDS), _buckets)
         case _:
             raise NotFound(
-                f"there is no table {context.full_name(info.path)}{VIRTUAL_SEPARATOR}{view}; beside a table there are "
-                "$changelog, $binlog, $lake, $partitions and $buckets",
+                f"there is no table {name}; beside a table there are $changelog, $binlog, $lake, $partitions and "
+                "$buckets",
                 ErrorCode.CLIENT_ERROR,
             )
-
-
-def readable(
-    context: CatalogContext,
-    name: str,
-    info: TableInfo,
-    options: Mapping[str, str],
-    view: str = "",
-    *,
-    as_of: AsOf | None = None,
-    has_deletes: bool = False,
-) -> Readable:
-    """What a scan builder needs of a table, or of what `view` names beside it: its changelog, its binlog or its lake.
-
-    `has_deletes`: as a stream that tells of deletes, for which the table has a column more.
-
-    Spark says only later whether a scan is a stream. So options that only streams have are looked at again when a
-    batch is planned, which then refuses them, and otherwise when the stream begins.
-    """
-    session = context.session_options()
-    if view:
-        session = {name: value for name, value in session.items() if name == OWN_SESSION_PREFIX + READ_COLUMNAR}
-
-    is_stream = is_for_streams(options)
-    read = partial(read_options, context.settings, info.descriptor, session=session)
-    of_options = read({} if is_stream else options)
-    shown = LiveScan(info, of_options, as_of=as_of)
-    if view or has_deletes:
-        shown = scan_of(info, of_options, view, INCLUDE if has_deletes else IGNORE)
-
-    def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
-        scan = replace(shown, options=read(options)) if is_stream else shown
-        return scan.plan(context.connection, context.cores, wanted, schema, serves=context.jvm.serves)
-
-    def by_bucket(asked: Readable, wanted: Pushdown, schema: StructType, filters: JavaObject) -> ScanProxy | None:
-        from forebay.spark.reading.bucketed import bucket_scan, live_buckets
-
-        found = live_buckets(context.connection, info, plan(wanted, schema), wanted)
-        return bucket_scan(context, asked, wanted, schema, found, filters)
-
-    def stream() -> dict[str, str]:
-        if not has_deletes and deletes_option(options) == INCLUDE:
-            raise UnsupportedOperation(
-                f"read option '{DELETE_BEHAVIOR}' = '{INCLUDE}' adds a column to {name}, of which only Spark 4.3 or "
-                f"newer tells a catalog in time: use the format '{FORMAT_NAME}', or stream {info.path}$changelog"
-            )
-        return stream_source(context, info, options, view)
-
-    return Readable(
-        name,
-        shown.schema,
-        () if view == BINLOG else info.schema.columns,
-        plan,
-        () if view == BINLOG else info.descriptor.partition_keys,
-        None if is_stream else shown.way,
-        None if view == LAKE or as_of is not None else stream,
-        lookup_key=shown.lookup_key,
-        by_bucket=by_bucket if of_options.by_bucket and view in ("", LAKE) and not has_deletes else None,
-        use_columns=of_options.use_columns,
-    )
-
-
-def stream_source(
-    context: CatalogContext,
-    info: TableInfo,
-    options: Mapping[str, str],
-    view: str = "",
-    changes: ChangesRange | None = None,
-) -> dict[str, str]:
-    """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones.
-
-    What Spark would hide in a process of its own is refused here, too.
-    """
-    session = context.session_options()
-    settings = context.settings
-    of_log = view in (CHANGELOG, BINLOG) or changes is not None
-    zone = session.get(SESSION_ZONE)
-    chosen = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
-    scan_of(info, chosen.read, view, chosen.deletes, changes)
-    given = {name.lower(): value for name, value in options.items()}
-    if chosen.timestamp_ms is not None:
-        given[STARTUP_TIMESTAMP] = str(chosen.timestamp_ms)
-    for name in (LEASE_ID, LEASE_DURATION, STRATEGY, SERVER_SIDE):
-        if SESSION_PREFIX + name in session:
-            given.setdefault(name, session[SESSION_PREFIX + name])
-    if changes is not None:
-        given[CHANGES_RANGE] = changes.beginning()
-    return {
-        # Numbers with a point are seconds, which are written in milliseconds.
-        **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.given},
-        **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
-        **given,
-        "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
-        "table": f"{info.path}{VIRTUAL_SEPARATOR if view else ''}{view}",
-        "cores": str(context.cores),
-    }

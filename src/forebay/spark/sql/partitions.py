@@ -14,10 +14,13 @@ from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, Unsuppo
 from forebay.metadata.partitions import partition_text, partition_value
 from forebay.metadata.table import Column, PartitionInfo, TableInfo
 from forebay.spark.filters import literal_values
+from forebay.spark.jvm.exceptions import analysis_exception
 from forebay.spark.jvm.expressions import Literal
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
+from forebay.spark.jvm.spark_values import internal_rows, struct_type
+from forebay.spark.jvm.values import java_map
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.spark.writing.live_deletes import delete_where
 
@@ -71,34 +74,36 @@ class PartitionManagement(JavaProxy):
 
     def _value(self, row: JavaObject, position: int, key: Column) -> Any:
         """A value of an internal row, by way of a literal's text, which has the same form for all types."""
-        data_type = self.jvm.struct_type(to_spark_schema([key])).apply(0).dataType()
+        data_type = struct_type(self.jvm, to_spark_schema([key])).apply(0).dataType()
         literal = self.jvm.class_(CONNECTOR + "expressions.LiteralValue")(row.get(position, data_type), data_type)
         return literal_values(Literal(str(literal.toString()), str(data_type.json())))[0]
 
     def _create(self, values: Mapping[str, Any], properties: JavaObject, row: JavaObject) -> None:
-        given = [str(key) for key in properties] if properties is not None else []
-        if given:
-            raise UnsupportedOperation(f"a partition of table {self._name} has no {', '.join(given)} of its own")
+        names = [str(key) for key in properties] if properties is not None else []
+        if names:
+            raise UnsupportedOperation(f"a partition of table {self._name} has no {', '.join(names)} of its own")
         try:
             self._add_partition(values)
         except AlreadyExists as e:
-            raise self.jvm.thrown("PartitionsAlreadyExistException", self._name, row, self.partitionSchema()) from e
+            raise analysis_exception(
+                self.jvm, "PartitionsAlreadyExistException", self._name, row, self.partitionSchema()
+            ) from e
 
     # ---- SupportsPartitionManagement --------------------------------------------------------------------------------
 
     def partitionSchema(self) -> JavaObject:
-        return self.jvm.struct_type(self._partition_schema())
+        return struct_type(self.jvm, self._partition_schema())
 
     def listPartitionIdentifiers(self, names: JavaObject, row: JavaObject) -> JavaObject:
         """The partitions that have the values in `row` for the keys `names`."""
-        found = self._partitions_with(self._values(row, [str(name) for name in names]))
-        return self.jvm.rows(self._context.session, self._partition_schema(), found)
+        partitions = self._partitions_with(self._values(row, [str(name) for name in names]))
+        return internal_rows(self.jvm, self._context.session, self._partition_schema(), partitions)
 
     def partitionExists(self, row: JavaObject) -> bool:
         return bool(self._partitions_with(self._values(row)).num_rows)
 
     def loadPartitionMetadata(self, row: JavaObject) -> JavaObject:
-        return self.jvm.map({})
+        return java_map(self.jvm, {})
 
     def createPartition(self, row: JavaObject, properties: JavaObject) -> None:
         self._create(self._values(row), properties, row)
@@ -113,11 +118,11 @@ class PartitionManagement(JavaProxy):
     # ---- SupportsAtomicPartitionManagement --------------------------------------------------------------------------
 
     def createPartitions(self, rows: JavaObject, properties: JavaObject) -> None:
-        """All of them, or, when one cannot be made, none."""
-        asked = [self._values(row) for row in rows]
+        """Create all of them, or none if one cannot be created."""
+        requested = [self._values(row) for row in rows]
         made: list[Mapping[str, Any]] = []
         try:
-            for index, values in enumerate(asked):
+            for index, values in enumerate(requested):
                 self._create(values, properties[index], rows[index])
                 made.append(values)
         except BaseException:

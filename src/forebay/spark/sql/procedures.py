@@ -31,6 +31,8 @@ from forebay.base.options import Parser
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import struct_type
+from forebay.spark.jvm.values import java_list
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.sql.tables import LocalScanProxy
 
@@ -112,8 +114,8 @@ class Procedure:
 Run = TypeVar("Run", bound=Callable[..., Rows | None])
 
 
-def procedure(known: dict[str, Procedure], result: StructType = DONE, *, also: str = "") -> Callable[[Run], Run]:
-    """Declare the function below as a procedure in `known`, under its own name and that of `also`.
+def procedure(registry: dict[str, Procedure], result: StructType = DONE, *, also: str = "") -> Callable[[Run], Run]:
+    """Declare the function below as a procedure in `registry`, under its own name and that of `also`.
 
     The description is the first paragraph of its docstring. All parameters behind the context are the procedure's.
     """
@@ -122,7 +124,7 @@ def procedure(known: dict[str, Procedure], result: StructType = DONE, *, also: s
         _context, *parameters = inspect.signature(run, eval_str=True).parameters.values()
         description = " ".join((inspect.getdoc(run) or "").partition("\n\n")[0].split())
         for name in filter(None, (run.__name__, also)):
-            known[name] = Procedure(name, description, tuple(map(Parameter.of, parameters)), result, run)
+            registry[name] = Procedure(name, description, tuple(map(Parameter.of, parameters)), result, run)
         return run
 
     return declared
@@ -151,10 +153,11 @@ class ProcedureProxy(JavaProxy):
         return False
 
     def parameters(self) -> JavaObject:
+        """Spark's ProcedureParameter[], with comments and default values."""
         make = getattr(self.jvm.class_(_PROCEDURES + "ProcedureParameter"), "in")
         made = []
         for parameter in self._procedure.parameters:
-            struct = self.jvm.struct_type(StructType([StructField(parameter.name, parameter.data_type)]))
+            struct = struct_type(self.jvm, StructType([StructField(parameter.name, parameter.data_type)]))
             builder = make(parameter.name, struct.apply(0).dataType()).comment(parameter.comment)
             if parameter.default is not None:
                 builder = builder.defaultValue(parameter.default)
@@ -167,7 +170,9 @@ class ProcedureProxy(JavaProxy):
         arguments = {parameter.name: parameter.read(row, position) for position, parameter in enumerate(parameters)}
         table = self._procedure.call(self._context, arguments)
         name = f"{SYSTEM_NAMESPACE}.{self._procedure.name}"
-        return self.jvm.list([LocalScanProxy(self._context, name, self._procedure.result, lambda: table)]).iterator()
+        return java_list(
+            self.jvm, [LocalScanProxy(self._context, name, self._procedure.result, lambda: table)]
+        ).iterator()
 
 
 def read_argument(row: JavaObject, position: int, t: DataType) -> Any:
@@ -183,8 +188,8 @@ def read_argument(row: JavaObject, position: int, t: DataType) -> Any:
     if isinstance(t, ArrayType) and isinstance(t.elementType, StringType):
         return _strings(row.getArray(position))
     if isinstance(t, MapType) and isinstance(t.keyType, StringType) and isinstance(t.valueType, StringType):
-        found = row.getMap(position)
-        return dict(zip(_strings(found.keyArray()), _strings(found.valueArray()), strict=True))
+        entries = row.getMap(position)
+        return dict(zip(_strings(entries.keyArray()), _strings(entries.valueArray()), strict=True))
     raise InvalidRequest(f"a procedure's parameter cannot be of type {t.simpleString()}")
 
 

@@ -1,9 +1,9 @@
-"""What every table answers to Spark, wherever it is: the base of the proxies that `loadTable` returns."""
+"""The proxies that `loadTable` returns, as far as the tables of both sides share them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -17,17 +17,18 @@ from forebay.spark.context import SessionContext
 from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import internal_rows, python_options, struct_type
+from forebay.spark.jvm.values import enum_set, java_map, proxy_array
 from forebay.spark.options import CHANGES
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.reading.scan_builder import ScanBuilder
+from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.schemas import spark_arrow_schema
-from forebay.spark.writing.row_level import DELETE, OperationBuilder, RowLevelOperation
+from forebay.spark.writing.row_level import DELETE, OpenSource, OperationBuilder, RowLevelOperation
 
 CATALOG = CONNECTOR + "catalog."
 
-
-def without_travel(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without those by which DataFrames ask for time travel, which Spark has answered."""
-    return {name: value for name, value in options.items() if name.lower() not in ("timestampasof", "versionasof")}
+LocalRows = Callable[[dict[str, str]], Callable[[], pa.Table]]
+"""Checks the options of a read, and returns what makes its rows."""
 
 
 class TableProxy(JavaProxy):
@@ -36,14 +37,20 @@ class TableProxy(JavaProxy):
     interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsRead",)
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ",)
 
-    def __init__(self, context: SessionContext, name: str, schema: StructType, version: str) -> None:
-        """`version` is the same for the same version of the same table, so that cached data is found again."""
+    def __init__(
+        self, context: SessionContext, name: str, schema: StructType, version: str, table_id: str | None = None
+    ) -> None:
+        """`version` is the same for the same version of the same table, so that cached data is found again.
+
+        `table_id` changes when a table is recreated; Spark then refuses to use old plans.
+        """
         super().__init__(context.jvm)
         self._context: SessionContext = context
         self._name = name
         self._version = version
+        self._id = table_id
         self._spark_schema = schema
-        self._schema = self.jvm.struct_type(schema)
+        self._schema = struct_type(self.jvm, schema)
 
     def _identity(self) -> str:
         return f"{self._name}@{self._version}"
@@ -55,7 +62,8 @@ class TableProxy(JavaProxy):
         return None
 
     def id(self) -> str | None:
-        """None, as the interface itself answers; but every query asks, and this answer needs no further call."""
+        """None is the answer of the interface itself; but every query asks, and this answer needs no further call."""
+        return self._id
 
     def schema(self) -> JavaObject:
         return self._schema
@@ -69,18 +77,18 @@ class TableProxy(JavaProxy):
         return ()
 
     def properties(self) -> JavaObject:
-        return self.jvm.map(self._table_properties())
+        return java_map(self.jvm, self._table_properties())
 
     def _table_properties(self) -> dict[str, str]:
         return {}
 
     def capabilities(self) -> JavaObject:
-        return self.jvm.enum_set(CATALOG + "TableCapability", self.capability_names)
+        return enum_set(self.jvm, CATALOG + "TableCapability", self.capability_names)
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
+        return ScanBuilder(self._context, self._source(python_options(options)))
 
-    def _readable(self, options: dict[str, str]) -> Readable:
+    def _source(self, options: dict[str, str]) -> ScanSource:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is read")
 
 
@@ -91,15 +99,63 @@ class ReadOnlyTable(TableProxy):
 
     def capabilities(self) -> JavaObject:
         names = (*self.capability_names, "BATCH_WRITE", "STREAMING_WRITE")
-        return self.jvm.enum_set(CATALOG + "TableCapability", names)
+        return enum_set(self.jvm, CATALOG + "TableCapability", names)
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         raise can_only_be_read(self._name)
 
 
 def can_only_be_read(name: str) -> UnsupportedOperation:
-    """The error for a statement that would change the table `name`, `t$view`."""
+    """The error for a statement that would change the system table `name` (`t$changelog`)."""
     return UnsupportedOperation(f"{name} can only be read: write into {name.rpartition('$')[0]}")
+
+
+class LocalSystemTable(ReadOnlyTable):
+    """A system table whose rows the driver has, without a task."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        name: str,
+        schema: StructType,
+        version: str,
+        rows: LocalRows,
+        table_id: str | None = None,
+    ) -> None:
+        super().__init__(context, name, schema, version, table_id)
+        self._rows = rows
+
+    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        return LocalScanProxy(self._context, self._name, self._spark_schema, self._rows(python_options(options)))
+
+
+class RowsSystemTable(ReadOnlyTable):
+    """A system table whose rows tasks read, in batches alone."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        name: str,
+        schema: StructType,
+        version: str,
+        open_source: OpenSource,
+        partition_keys: tuple[str, ...],
+        table_id: str | None = None,
+    ) -> None:
+        super().__init__(context, name, schema, version, table_id)
+        self._open_source, self._keys_of_partitions = open_source, partition_keys
+
+    def _partition_keys(self) -> tuple[str, ...]:
+        return self._keys_of_partitions
+
+    def _source(self, options: dict[str, str]) -> ScanSource:
+        return self._open_source(options)
+
+
+class StreamedSystemTable(RowsSystemTable):
+    """A system table whose rows tasks read, in batches and in streams."""
+
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
 
 
 class WrittenTable(TableProxy):
@@ -109,12 +165,23 @@ class WrittenTable(TableProxy):
         CATALOG + "SupportsWrite",
         CATALOG + "SupportsDeleteV2",
         CATALOG + "SupportsRowLevelOperations",
+        CATALOG + "SupportsMetadataColumns",
+    )
+    capability_names: ClassVar[tuple[str, ...]] = (
+        "BATCH_READ",
+        "BATCH_WRITE",
+        "MICRO_BATCH_READ",
+        "STREAMING_WRITE",
+        "OVERWRITE_BY_FILTER",
+        "OVERWRITE_DYNAMIC",
+        "TRUNCATE",
     )
 
     if TYPE_CHECKING:  # what subclasses answer
 
         def newWriteBuilder(self, info: JavaObject) -> JavaProxy: ...
         def _columns(self) -> Sequence[Column]: ...
+        def _metadata_fields(self) -> Sequence[StructField]: ...
         def _delete(self, filters: Sequence[Predicate]) -> None: ...
         def _deletes_directly(self, filters: Sequence[Predicate]) -> bool: ...
         def _operation(self, command: JavaObject) -> RowLevelOperation: ...
@@ -135,8 +202,12 @@ class WrittenTable(TableProxy):
         if not deletes_whole_rows:
             fields = [StructField(f.name, f.dataType, f.nullable or f.name not in key, f.metadata) for f in fields]
         self._spark_schema = StructType([StructField(CHANGE_TYPE_COLUMN, StringType(), False), *fields])
-        self._schema = self.jvm.struct_type(self._spark_schema)
+        self._schema = struct_type(self.jvm, self._spark_schema)
         return self
+
+    def metadataColumns(self) -> JavaObject:
+        columns = [MetadataColumnProxy(self._context, field) for field in self._metadata_fields()]
+        return proxy_array(self.jvm, CATALOG + "MetadataColumn", columns)
 
     def _check_deletable(self, statement: str) -> None:
         """Raise `UnsupportedOperation` for tables that can lose no rows."""
@@ -150,12 +221,13 @@ class WrittenTable(TableProxy):
     def canDeleteWhere(self, predicates: JavaObject) -> bool:
         """Whether `deleteWhere` does; else rows are deleted by a row-level operation."""
         self._check_deletable("DELETE FROM")
-        filters, is_whole = predicates_of(self.jvm, predicates, self._columns())
+        filters, is_whole = predicates_of(predicates, self._columns())
         return is_whole and (not filters or self._deletes_directly(filters))
 
     def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
+        """Delete the rows that match all `predicates`. Raises `InternalError` unless `canDeleteWhere` accepted them."""
         self._check_deletable("DELETE FROM")
-        filters, is_whole = predicates_of(self.jvm, predicates, self._columns())
+        filters, is_whole = predicates_of(predicates, self._columns())
         if not is_whole:
             raise InternalError(f"DELETE FROM {self._name}: Spark asks for a condition that was refused")
         if filters is not None:
@@ -168,17 +240,17 @@ class WrittenTable(TableProxy):
 
 
 class StagedTable(WrittenTable):
-    """A table that a statement has just made and will fill: CREATE TABLE AS SELECT. It goes if filling it fails."""
+    """A table that a statement has just created and will fill: CREATE TABLE AS SELECT. It is dropped if that fails."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "StagedTable",)
 
     if TYPE_CHECKING:  # what subclasses answer
 
         def _drop_own(self) -> None:
-            """Drop the table, unless another client has dropped it meanwhile and created a new one."""
+            """Drop the table, unless another client has dropped it since and created a new one."""
 
     def commitStagedChanges(self) -> None:
-        """Nothing to do: the table and its rows are there."""
+        """Nothing to do: the table and its rows exist."""
 
     def abortStagedChanges(self) -> None:
         with contextlib.suppress(NotFound):
@@ -198,7 +270,7 @@ class MetadataColumnProxy(JavaProxy):
         return self._field.name
 
     def dataType(self) -> JavaObject:
-        return self.jvm.struct_type(StructType([self._field])).apply(0).dataType()
+        return struct_type(self.jvm, StructType([self._field])).apply(0).dataType()
 
     def isNullable(self) -> bool:
         return self._field.nullable
@@ -220,11 +292,11 @@ class LocalScanProxy(JavaProxy):
         return self
 
     def readSchema(self) -> JavaObject:
-        return self.jvm.struct_type(self._schema)
+        return struct_type(self.jvm, self._schema)
 
     def description(self) -> str:
         return f"forebay {self._name}"
 
     def rows(self) -> JavaObject:
         table = self._make_rows().cast(spark_arrow_schema(self._schema))
-        return self.jvm.rows(self._context.session, self._schema, table)
+        return internal_rows(self.jvm, self._context.session, self._schema, table)

@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm, quoted
+from forebay.spark.jvm.exceptions import analysis_exception
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import java_identifier, python_schema, quoted, struct_type
+from forebay.spark.jvm.values import java_map, string_array
 from forebay.spark.schemas import table_schema, to_fields
-from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog, names_in, texts_in
-from forebay.spark.sql.lake_catalog import PaimonCatalog
+from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog
 from forebay.spark.sql.live_ddl import COMMENT
-from forebay.spark.sql.mixed_catalog import MixedCatalog
+from forebay.spark.sql.requests import names_in, texts_in
 
 if TYPE_CHECKING:
     from forebay.paimon.catalog.catalog import Catalog
@@ -63,20 +65,26 @@ class SparkView:
 
 
 class ViewCatalog(SqlCatalog):
-    """What a catalog with views answers beside tables. Subclasses say which lake has the views."""
+    """A catalog with views beside tables: those of `CatalogSide.views`."""
 
     interfaces: ClassVar[tuple[str, ...]] = (RELATION_CATALOG,)
     has_views: ClassVar[bool] = True
 
     @property
     def _lake_of_views(self) -> Catalog:
-        raise NotImplementedError
+        lake = self._side.views
+        assert lake is not None, "a side without views has a catalog without views"
+        return lake
 
     def _prepare(self, identifier: JavaObject) -> None:
         """Have the lake know the database of a view to be made. Throws ViewAlreadyExistsException for a table's name.
 
         Names that the lake knows itself are left to it.
         """
+        try:
+            self._side.prepare_view(self._named(identifier))
+        except AlreadyExists as e:
+            raise analysis_exception(self.jvm, "ViewAlreadyExistsException", identifier) from e
 
     # ---- finding views ----------------------------------------------------------------------------------------------
 
@@ -101,9 +109,9 @@ class ViewCatalog(SqlCatalog):
 
     def listViews(self, namespace: JavaObject) -> JavaObject:
         database = self._database(namespace)
-        if not self._has_database(database):
+        if not self._side.has_database(database):
             raise self._no_such_namespace([database])
-        names = [self.jvm.identifier([database], name) for name in self._views_of(database)]
+        names = [java_identifier(self.jvm, [database], name) for name in self._views_of(database)]
         return self.jvm.array(CONNECTOR + "catalog.Identifier", names)
 
     def listRelationSummaries(self, namespace: JavaObject) -> JavaObject:
@@ -130,30 +138,30 @@ class ViewCatalog(SqlCatalog):
             return None
 
     def _no_such_view(self, identifier: JavaObject) -> Exception:
-        return self.jvm.thrown("NoSuchViewException", identifier)
+        return analysis_exception(self.jvm, "NoSuchViewException", identifier)
 
     def _shown(self, view: View) -> JavaObject:
         return _to_java(self.jvm, _from_lake(view, self._context.catalog))
 
     # ---- making and changing views ----------------------------------------------------------------------------------
 
-    def createView(self, identifier: JavaObject, asked: JavaObject) -> JavaObject:
-        return self._put(identifier, asked, replace=False)
+    def createView(self, identifier: JavaObject, spark_view: JavaObject) -> JavaObject:
+        return self._put(identifier, spark_view, replace=False)
 
-    def createOrReplaceView(self, identifier: JavaObject, asked: JavaObject) -> JavaObject:
-        return self._put(identifier, asked, replace=True)
+    def createOrReplaceView(self, identifier: JavaObject, spark_view: JavaObject) -> JavaObject:
+        return self._put(identifier, spark_view, replace=True)
 
-    def _put(self, identifier: JavaObject, asked: JavaObject, *, replace: bool) -> JavaObject:
-        database, name = self._named(identifier)
-        if not self._has_database(database):
-            raise self._no_such_namespace([database])
-        view = _to_lake(f"{database}.{name}", self._context.catalog, _from_java(self.jvm, asked))
+    def _put(self, identifier: JavaObject, spark_view: JavaObject, *, replace: bool) -> JavaObject:
+        name = self._named(identifier)
+        if not self._side.has_database(name.database):
+            raise self._no_such_namespace([name.database])
+        view = _to_lake(str(name), self._context.catalog, _from_java(self.jvm, spark_view))
         self._prepare(identifier)
         try:
             self._keep(view, replace)
         except AlreadyExists as e:
-            raise self.jvm.thrown("ViewAlreadyExistsException", identifier) from e
-        return asked
+            raise analysis_exception(self.jvm, "ViewAlreadyExistsException", identifier) from e
+        return spark_view
 
     def _keep(self, view: View, replace: bool) -> None:
         self._lake_of_views.create_view(
@@ -161,42 +169,43 @@ class ViewCatalog(SqlCatalog):
             options=view.options, replace=replace,
         )  # fmt: skip
 
-    def replaceView(self, identifier: JavaObject, asked: JavaObject) -> JavaObject:
+    def replaceView(self, identifier: JavaObject, spark_view: JavaObject) -> JavaObject:
         """For ALTER VIEW, which gives the whole view. Texts for other engines stay if the query does."""
         old = self._found(identifier)
         if old is None:
             raise self._no_such_view(identifier)
-        now, wanted = _from_lake(old, self._context.catalog), _from_java(self.jvm, asked)
-        new = _to_lake(old.name, self._context.catalog, wanted)
-        if replace(now, options={}, comment=None) == replace(wanted, options={}, comment=None):
-            kept = {name: value for name, value in old.options.items() if name.startswith(_OWN)}
-            new = replace(old, options={**kept, **wanted.options}, comment=wanted.comment)
+        now, requested = _from_lake(old, self._context.catalog), _from_java(self.jvm, spark_view)
+        new = _to_lake(old.name, self._context.catalog, requested)
+        if replace(now, options={}, comment=None) == replace(requested, options={}, comment=None):
+            own_options = {name: value for name, value in old.options.items() if name.startswith(_OWN)}
+            new = replace(old, options={**own_options, **requested.options}, comment=requested.comment)
         self._keep(new, replace=True)
-        return asked
+        return spark_view
 
     def dropView(self, identifier: JavaObject) -> bool:
         """Also a view whose definition cannot be read."""
         try:
-            self._lake_of_views.drop_view(".".join(self._named(identifier)))
+            self._lake_of_views.drop_view(str(self._named(identifier)))
         except (NotFound, JavaThrow):  # or a namespace that is no database
             return False
         return True
 
     def renameView(self, old: JavaObject, new: JavaObject) -> None:
+        """Throws NoSuchViewException, and ViewAlreadyExistsException for the name of a table or view."""
         view, target = self._found(old), self._without_catalog(new)
         if view is None:
             raise self._no_such_view(old)
         self._prepare(target)
         try:
-            self._lake_of_views.rename_view(view.name, ".".join(self._named(target)))
+            self._lake_of_views.rename_view(view.name, str(self._named(target)))
         except AlreadyExists as e:
-            raise self.jvm.thrown("ViewAlreadyExistsException", target) from e
+            raise analysis_exception(self.jvm, "ViewAlreadyExistsException", target) from e
 
     # ---- tables: none where a view is -------------------------------------------------------------------------------
 
     def _refuse_view(self, identifier: JavaObject) -> None:
         if self.viewExists(identifier):
-            raise self.jvm.thrown("TableAlreadyExistsException", identifier)
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", identifier)
 
     def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         if self.viewExists(identifier):  # Spark has no exception of its own that could be thrown here
@@ -207,61 +216,34 @@ class ViewCatalog(SqlCatalog):
         self._refuse_view(self._without_catalog(new))
         super().renameTable(old, new)
 
-    def _remove_database(self, database: str, cascade: bool) -> None:
-        if not cascade and self._views_of(database):
-            raise InvalidRequest(f"database '{database}' has views", ErrorCode.DATABASE_NOT_EMPTY)
-        super()._remove_database(database, cascade)
-
-
-class PaimonViewCatalog(ViewCatalog, PaimonCatalog):
-    """The catalog of a lake with views in one Spark session."""
-
-    @property
-    def _lake_of_views(self) -> Catalog:
-        return self._context.lake
-
-
-class MixedViewCatalog(ViewCatalog, MixedCatalog):
-    """The tables of a cluster and of a lake, with the views of the lake."""
-
-    @property
-    def _lake_of_views(self) -> Catalog:
-        lake = self._lake
-        assert isinstance(lake, PaimonViewCatalog)
-        return lake._lake_of_views
-
-    def _prepare(self, identifier: JavaObject) -> None:
-        database = self._named(identifier)[0]
-        if self._cluster.tableExists(identifier):
-            raise self.jvm.thrown("ViewAlreadyExistsException", identifier)
-        if not self._lake._has_database(database) and self._cluster._has_database(database):
-            self._lake._make_database(database, {})
-
-    # A lake refuses the names of its views for tables of its own; tables of the cluster it does not see.
-
     def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         self._refuse_view(identifier)
         return super().createTable(identifier, *what)
 
-    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
+    def createTableLike(self, identifier: JavaObject, what: JavaObject, source: JavaObject) -> JavaProxy:
         self._refuse_view(identifier)
-        return super().createTableLike(identifier, asked, source)
+        return super().createTableLike(identifier, what, source)
 
     def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         self._refuse_view(identifier)
         return super().stageCreate(identifier, *what)
 
+    def _drop_database(self, database: str, cascade: bool) -> None:
+        if not cascade and self._views_of(database):
+            raise InvalidRequest(f"database '{database}' has views", ErrorCode.DATABASE_NOT_EMPTY)
+        super()._drop_database(database, cascade)
+
 
 # ---- Spark's views and Paimon's --------------------------------------------------------------------------------------
 
 
-def _from_java(jvm: Jvm, asked: JavaObject) -> SparkView:
+def _from_java(jvm: Jvm, spark_view: JavaObject) -> SparkView:
     """Read Spark's object. Raises `UnsupportedOperation` for what a lake cannot keep."""
-    properties = texts_in(asked.properties())
+    properties = texts_in(spark_view.properties())
     kind = properties.get(_TYPE, "VIEW")
     if kind != "VIEW":
         raise UnsupportedOperation(f"a lake keeps views of SELECT statements, no {kind.replace('_', ' ').lower()}s")
-    mode = str(asked.schemaMode() or _BINDING)
+    mode = str(spark_view.schemaMode() or _BINDING)
     if mode not in _MODES:
         raise UnsupportedOperation(
             f"a view of a lake cannot have WITH SCHEMA {mode}: Spark changes such views in its own catalog only; leave "
@@ -276,13 +258,13 @@ def _from_java(jvm: Jvm, asked: JavaObject) -> SparkView:
     if reserved:
         raise InvalidRequest(f"property '{reserved[0]}' is one of Spark's own; choose a name without 'view.' in front")
     return SparkView(
-        str(asked.queryText()),
-        jvm.python_schema(asked.schema()),
-        str(asked.currentCatalog() or ""),
-        tuple(names_in(asked.currentNamespace())),
-        texts_in(asked.sqlConfigs()),
+        str(spark_view.queryText()),
+        python_schema(spark_view.schema()),
+        str(spark_view.currentCatalog() or ""),
+        tuple(names_in(spark_view.currentNamespace())),
+        texts_in(spark_view.sqlConfigs()),
         mode,
-        tuple(names_in(asked.queryColumnNames())),
+        tuple(names_in(spark_view.queryColumnNames())),
         options,
         properties.get(COMMENT),
     )
@@ -291,10 +273,10 @@ def _from_java(jvm: Jvm, asked: JavaObject) -> SparkView:
 def _to_java(jvm: Jvm, view: SparkView) -> JavaObject:
     builder = jvm.class_(CONNECTOR + "catalog.View$Builder")()
     properties = dict(view.options) if view.comment is None else {**view.options, COMMENT: view.comment}
-    builder.withSchema(jvm.struct_type(view.schema)).withProperties(jvm.map(properties)).withQueryText(view.text)
-    builder.withCurrentCatalog(view.catalog).withCurrentNamespace(jvm.strings(view.namespace))
-    builder.withSqlConfigs(jvm.map(view.configs)).withSchemaMode(view.mode)
-    return builder.withQueryColumnNames(jvm.strings(view.query_columns)).build()
+    builder.withSchema(struct_type(jvm, view.schema)).withProperties(java_map(jvm, properties)).withQueryText(view.text)
+    builder.withCurrentCatalog(view.catalog).withCurrentNamespace(string_array(jvm, view.namespace))
+    builder.withSqlConfigs(java_map(jvm, view.configs)).withSchemaMode(view.mode)
+    return builder.withQueryColumnNames(string_array(jvm, view.query_columns)).build()
 
 
 def _to_lake(name: str, catalog: str, view: SparkView) -> View:

@@ -1,1 +1,1 @@
-"""Streaming reads: the shell that faces Spark, and how each side plans micro-batches."""
+"""Streaming reads: the stream reader that Spark calls, and the planner of micro-batches of each side."""

@@ -1,13 +1,13 @@
 """Plans the micro-batches of a stream of a Paimon table.
 
-What a stream delivers. Of an append table: the rows that are added. Of a primary-key table: rows that were inserted,
-and what updates left; deletes and old images are left out, since a plain row cannot tell what it is. With
-`read.changelog`, of `t$changelog` and of `t$audit_log`: every change, with its kind. First come all rows of the latest
-snapshot, unless `scan.mode` says otherwise.
+A stream of an append table has the rows that are added. A stream of a primary-key table has inserted rows and the new
+images of updates; deletes and old images are left out, because a row without its kind could not be distinguished. With
+`read.changelog`, and of `t$changelog` and `t$audit_log`, it has every change with its kind. The stream begins with all
+rows of the latest snapshot, unless `scan.mode` says otherwise.
 
-A micro-batch holds all that is new, or as many files as the limits allow; files are never cut. The changes of one
-bucket are read by one task, in the order in which they were made. The rows of a primary-key table in full have no
-order; they are micro-batches of their own, so that changes come later.
+A micro-batch has all new files, or as many as the limits allow; files are never split. One task reads the changes of a
+bucket, in the order of the commits. The first rows of a primary-key table have no order; they come in micro-batches of
+their own, before all changes.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from forebay.spark.options import StreamLimits
 from forebay.spark.reading.lake_plan import PaimonScan, deal_groups, in_order
 from forebay.spark.reading.lake_read import BINLOG
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from forebay.spark.streaming.planner import StreamPlanner
 
 if TYPE_CHECKING:
     from forebay.paimon.read.commit_changes import CommitScan
     from forebay.spark.reading.lake_changes import LakeChangesScan
 
 CONSUMER_REFRESHES = 4
-"""How often in its expiration time a consumer that waits for new snapshots shows that it is alive."""
+"""How often in its expiration time a consumer that waits for new snapshots renews itself."""
 
 
 class Admission:
-    """Decides split by split what fits into one micro-batch: the first always does."""
+    """Decides for each split whether it fits into a micro-batch. The first split always does."""
 
     def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits
         self.files = self.rows = self.bytes = 0
 
     def admit(self, split: ChangeSplit) -> bool:
+        """Whether `split` still fits; it is counted if it does."""
         files, rows, size = self.files + file_count(split), self.rows + split.row_count, self.bytes + byte_count(split)
         limits = ((files, self._limits.files), (rows, self._limits.rows), (size, self._limits.bytes))
         if self.files and any(limit is not None and value > limit for value, limit in limits):
@@ -56,13 +58,13 @@ class Admission:
         return True
 
 
-class LakeStreamPlanner:
-    """Plans the micro-batches of one stream; a `forebay.spark.streaming.reader.StreamPlanner`."""
+class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
+    """Plans the micro-batches of one stream of a lake table."""
 
     def __init__(
         self,
         scan: PaimonScan,
-        wanted: Pushdown,
+        pushdown: Pushdown,
         schema: StructType,
         limits: StreamLimits,
         cores: int,
@@ -70,16 +72,12 @@ class LakeStreamPlanner:
     ) -> None:
         """Raises `UnsupportedOperation` for tables whose changes are not recorded."""
         table = scan.table
-        check_streamable(table, ScanFilter.of(table.schema, wanted.filter))
-        self.name, self.limits = scan.name, limits
-        self._scan, self._wanted, self._cores, self._clock = scan, wanted, cores, clock
-        self._function = scan.read_function(wanted, schema)
-        self._first: PaimonOffset | None = None
+        check_streamable(table, ScanFilter.of(table.schema, pushdown.filter))
+        super().__init__(scan.name, limits)
+        self._scan, self._pushdown, self._cores, self._clock = scan, pushdown, cores, clock
+        self._function = scan.read_function(pushdown, schema)
         self._target: int | None = None
-        self._last_batch_ms = 0
         self._recorded_ms = 0
-        self.newest: PaimonOffset | None = None
-        """Where the newest snapshot ends, as far as it is known."""
 
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         return self._function.read(partition)
@@ -92,7 +90,7 @@ class LakeStreamPlanner:
         return self._read_table_id()
 
     def _read_table_id(self) -> str:
-        """What tells the table from another one of its name: its first schema, and when that was made."""
+        """The identity of the table among others of its name: its first schema, and the time of that."""
         table = self._scan.table
         schemas = SchemaManager(table.io, table.paths)
         ids = schemas.ids()
@@ -106,7 +104,7 @@ class LakeStreamPlanner:
         table = self._scan.table
         return StreamScan(
             replace(table, clock=self._clock),
-            ScanFilter.of(table.schema, self._wanted.filter),
+            ScanFilter.of(table.schema, self._pushdown.filter),
             # In a binlog the two halves of an update are one row, and may lie in two files.
             cut_by_file=self._scan.form != BINLOG,
         )
@@ -114,44 +112,47 @@ class LakeStreamPlanner:
     def _here(self) -> PaimonOffset:
         return PaimonOffset.of_state(self._table_id, self._stream.state())
 
-    # ---- where a stream begins --------------------------------------------------------------------------------------
+    # ---- beginning --------------------------------------------------------------------------------------------------
 
-    def first_offset(self) -> PaimonOffset:
-        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
-        if self._first is None:
-            self._first = replace(self._begin(), is_first=True)
-        return self._first
+    def _beginning(self) -> PaimonOffset:
+        return replace(self._begin(), is_first=True)
 
     def _begin(self, start: PaimonOffset | None = None) -> PaimonOffset:
-        """Where a stream begins that is new, or (at `start`) has found its table empty so far; it may still be."""
+        """The offset at which a new stream begins, or a stream whose table was empty at `start`, and may still be."""
         if start is not None:
             self._stream.restore(start.state())
         self._stream.begin()
-        found = self._here()
-        if self._target is not None and found.full is not None:
-            self._target = max(self._target, found.full)  # "now" is when a stream begins
-        return found
+        beginning = self._here()
+        if self._target is not None and beginning.full is not None:
+            self._target = max(self._target, beginning.full)  # the target must include the first snapshot
+        return beginning
 
-    # ---- how far it can go ------------------------------------------------------------------------------------------
+    # ---- end of a batch ---------------------------------------------------------------------------------------------
 
     def next_offset(self, start: PaimonOffset, limits: StreamLimits) -> PaimonOffset:
-        """The end of the batch that begins at `start`; `start` itself if there are no or too few changes."""
-        self._check(start, self._table_id)
-        self.read_until(start)  # whoever asks for more has done with what was in front
-        if not start.is_settled:
-            # The beginning is an offset of its own: a batch that is read again after a restart has the same one then.
-            return self._begin(start).after(start)
-        admission = Admission(limits)
-        end = self._advance(start, admission).after(start)
-        waited_ms = self._clock.now_ms() - self._last_batch_ms
-        if self._target is None and self.limits.may_wait(admission.rows, waited_ms):
-            return start
-        if end != start:
-            self._check(start, self._read_table_id())
-            self._last_batch_ms = self._clock.now_ms()
-        return end
+        """As `StreamPlanner.next_offset`; of a stream whose table was empty so far, where it begins."""
+        if start.is_settled:
+            return super().next_offset(start, limits)
+        self._check(start)
+        self.read_until(start)
+        # The beginning is a separate offset, so that a batch repeated after a restart begins at the same offset.
+        return self._begin(start).after(start)
 
-    def _advance(self, start: PaimonOffset, admission: Admission) -> PaimonOffset:
+    @property
+    def _planner_clock(self) -> Clock:
+        return self._clock
+
+    def _advance(self, start: PaimonOffset, limits: StreamLimits) -> tuple[PaimonOffset, int | None]:
+        self.read_until(start)  # Spark asks for more after it has processed everything before `start`
+        admission = Admission(limits)
+        end = self._end(start, admission).after(start)
+        return end, admission.rows if self._target is None else None
+
+    def _confirm(self, start: PaimonOffset) -> None:
+        if start.table != self._read_table_id():
+            raise self.recreated()
+
+    def _end(self, start: PaimonOffset, admission: Admission) -> PaimonOffset:
         target, stream = self._target, self._stream
         stream.restore(start.state())
 
@@ -166,30 +167,25 @@ class LakeStreamPlanner:
         newest = self._scan.table.snapshots.latest_id()
         self.newest = None if newest is None else end.in_front_of(newest + 1)
         if target is not None and end.place > (target + 1, 0):
-            # Snapshots that say nothing were passed, but those behind the target are for the next run.
+            # The plan has passed snapshots without changes. Those after the target are left to the next run.
             last = self._scan.table.snapshots.find(target)
             stop = end.in_front_of(target + 1, None if last is None else last.delta_manifest_list)
             return max(start, stop, key=lambda offset: offset.place)
         return end
 
     def stop_at_now(self) -> None:
-        """End the stream at the current snapshot: later commits are ignored."""
         self._target = self._scan.table.snapshots.latest_id() or 0
 
-    def _check(self, offset: PaimonOffset, table_id: str) -> None:
-        if offset.table != table_id:
-            raise Conflict(
-                f"table {self._scan.name} was dropped and recreated since the stream's checkpoint was written: start "
-                "the stream with another checkpoint",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
+    def _check(self, offset: PaimonOffset) -> None:
+        if offset.table != self._table_id:
+            raise self.recreated()
 
-    # ---- what it reads ----------------------------------------------------------------------------------------------
+    # ---- tasks ------------------------------------------------------------------------------------------------------
 
     def tasks(self, start: PaimonOffset, end: PaimonOffset) -> list[SplitsPartition]:
         """The tasks of a batch. The same offsets always give the same rows."""
         start = end.start_of_batch or start
-        self._check(start, self._table_id)
+        self._check(start)
         groups = in_order(self._scan.table, self._between(start, end))
         return [SplitsPartition(task) for task in deal_groups(groups, self._cores)]
 
@@ -203,12 +199,12 @@ class LakeStreamPlanner:
         def accept(place: int, split: ChangeSplit) -> bool:
             return (split.snapshot_id, place) < end.place
 
-        found: list[ChangeSplit] = []
+        splits: list[ChangeSplit] = []
         while self._here().place < end.place:
             plan = stream.plan(accept=accept)
             if plan is None:
                 break
-            found += plan.splits
+            splits += plan.splits
             if not plan.is_last:
                 break
         reached = self._here()
@@ -223,17 +219,17 @@ class LakeStreamPlanner:
         if reached.place < end.place or (end.split and at_end and reached.plan != end.plan):
             raise Conflict(
                 f"a batch of table {self._scan.name} from (snapshot, file) {start.place} to {end.place} cannot be read "
-                f"again, it ends at {reached.place} now: a stream goes on with the filter and options that it had"
+                f"again, it ends at {reached.place} now: a stream must be restarted with the same filter and options"
             )
-        return found
+        return splits
 
-    # ---- what others may forget -------------------------------------------------------------------------------------
+    # ---- consumer ---------------------------------------------------------------------------------------------------
 
     def read_until(self, offset: PaimonOffset) -> None:
-        """All before `offset` is done: the stream's consumer (`consumer-id`) does not need it any more."""
+        """Note that everything before `offset` has been processed, and advance the consumer (`consumer-id`) to it."""
         expires_in = self._scan.table.options.consumer_expiration_time_ms
         now = self._clock.now_ms()
-        # A stream that waits for news shows now and then that it is there, before its consumer is taken for a dead one.
+        # A waiting stream renews its consumer before it expires.
         again = expires_in is not None and now - self._recorded_ms >= expires_in / CONSUMER_REFRESHES
         if again:
             self._recorded_ms = now
@@ -241,26 +237,26 @@ class LakeStreamPlanner:
 
 
 class LakeChangesPlanner(LakeStreamPlanner):
-    """Plans the micro-batches of a stream of CHANGES, which begins where its range does."""
+    """Plans the micro-batches of a stream of CHANGES, which begins at the start of its range."""
 
     _scan: LakeChangesScan
 
     @cached_property
     def _stream(self) -> CommitScan:
         scan = replace(self._scan, table=replace(self._scan.table, clock=self._clock))
-        return scan.commits(ScanFilter.of(scan.table.schema, self._wanted.filter), cut_by_file=True)
+        return scan.commits(ScanFilter.of(scan.table.schema, self._pushdown.filter), cut_by_file=True)
 
 
 _OF_SCANS = ("full", "next", "split", "plan", "began_empty", "finished", "passed")
-"""What an offset shares with the state of a scan."""
+"""The fields that an offset shares with the state of a scan."""
 
 
 @dataclass(frozen=True)
 class PaimonOffset:
-    """Where a stream is. `began_empty`: its table had no snapshot at the start. `finished`: nothing more will come.
+    """A position of a stream. `began_empty`: its table had no snapshot at the start. `finished`: no change will follow.
 
-    `is_first`: no batch has been planned from here yet. `began`: (`full`, `next`) where the batch that ends here began,
-    if it is the first one.
+    `is_first`: no batch has been planned from this offset yet. `began`: (`full`, `next`) of the start of the first
+    batch, in the offset where that batch ends.
     """
 
     table: str
@@ -276,7 +272,7 @@ class PaimonOffset:
 
     @classmethod
     def of_state(cls, table: str, state: Mapping[str, Any]) -> PaimonOffset:
-        """The offset of a scan's state. What says nothing more is left out, so that equal places are equal offsets."""
+        """The offset of a scan's state, without redundant fields, so that equal positions are equal offsets."""
         split = int(state["split"])
         return cls(
             table, state["full"], state["next"], split, state["plan"] if split else None,
@@ -290,18 +286,18 @@ class PaimonOffset:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known where the stream begins."""
+        """Whether the beginning of the stream is known."""
         return self.full is not None or self.next is not None
 
     @property
     def place(self) -> tuple[int, int]:
-        """(snapshot in hand, how many of its splits are done): grows with every split. (0, 0) before the beginning."""
+        """(snapshot, number of its finished splits), which grows with every split. (0, 0) before the beginning."""
         snapshot = self.full if self.full is not None else self.next
         return (0, 0) if snapshot is None else (snapshot, self.split)
 
     @property
     def start_of_batch(self) -> PaimonOffset | None:
-        """Where the batch that ends here began, if it was the stream's first one."""
+        """The start of the batch that ends at this offset, if it is the stream's first batch."""
         if self.began is None:
             return None
         full, following = self.began
@@ -324,16 +320,16 @@ class PaimonOffset:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> PaimonOffset:
-        """Raises `InvalidRequest` unless it is an offset of such a stream."""
-        known = {f.name for f in fields(cls)}
+        """The offset of these values. Raises `InvalidRequest` unless they are an offset of such a stream."""
+        names = {f.name for f in fields(cls)}
         try:
-            given = {name: value for name, value in values.items() if name in known}
-            if given.get("began") is not None:
-                full, following = given["began"]
-                given["began"] = (full, following)
-            made = cls(**given)
-            if not isinstance(made.split, int) or not isinstance(made.table, str):
+            attributes = {name: value for name, value in values.items() if name in names}
+            if attributes.get("began") is not None:
+                full, following = attributes["began"]
+                attributes["began"] = (full, following)
+            offset = cls(**attributes)
+            if not isinstance(offset.split, int) or not isinstance(offset.table, str):
                 raise TypeError("'split' is a number, and 'table' a text")
         except (TypeError, ValueError) as e:
             raise InvalidRequest(f"this is no offset of a stream of a Paimon table: {dict(values)!r} ({e})") from e
-        return made
+        return offset

@@ -1,15 +1,15 @@
-"""Planning a stream on a cluster: where it begins, how far it can go, and the tasks of a micro-batch.
+"""Plans the micro-batches of a stream of a cluster's table: the beginning, the end of each batch, and its tasks.
 
-What a stream delivers. Of a log table: the rows that are appended. Of a primary-key table: for each micro-batch the
-newest row of every key that was written in it and not deleted; each key once; with `scan.delete.behavior` = include
-the deleted keys, too. Of a `t$changelog`: every change, with `_change_type`, `_log_offset` and `_commit_timestamp`,
-deletes and old images too; of a `t$binlog` the same, an update in one row; of CHANGES the same, as Spark says it. With
-`scan.startup.mode` full (the default for tables) all rows of the table come first; in a changelog they are inserts with
-the offset -1 and no time.
+A stream of a log table has the appended rows. A stream of a primary-key table has, in each micro-batch, the newest row
+of every key that was written and not deleted, each key once; with `scan.delete.behavior` = include it also has the
+deleted keys. A stream of `t$changelog` has every change, deletes and old images included, with `_change_type`,
+`_log_offset` and `_commit_timestamp`; `t$binlog` has each update in one row; CHANGES has Spark's columns. With
+`scan.startup.mode` full (the default for tables) the stream begins with all rows of the table; in a changelog these are
+inserts with the offset -1 and no time.
 
-The arithmetic of offsets is that of `forebay.unionread.streaming`; here are the calls to servers and lake around it. A
-`LiveStreamPlanner` lives in the one Python process that Spark keeps for a running query, and remembers between calls
-what is dear to ask for. Nothing that it remembers is needed to go on after a restart: all of that is in the offsets.
+`forebay.unionread.streaming` computes offsets; this module calls servers and lake for it. A `LiveStreamPlanner` lives
+in the Python process that Spark runs for a query, and caches what is expensive to request. A restart needs nothing of
+the cache: offsets have all state.
 """
 
 from __future__ import annotations
@@ -21,20 +21,25 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.base.ambient import Clock
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.log_epochs import check_offsets
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
-from forebay.client.table_snapshot import TableSnapshot
+from forebay.client.reading.log_epochs import check_offsets
+from forebay.client.reading.table_snapshot import TableSnapshot
+from forebay.client.views import RowView
 from forebay.metadata.log_offset import LogOffset, epoch_of
 from forebay.metadata.table import TableBucket
 from forebay.spark import options
 from forebay.spark.options import FULL, SERVER_SCAN, StreamLimits, StreamOptions
 from forebay.spark.reading.live_changes import ChangesScan
-from forebay.spark.reading.live_plan import LiveScan, cut_logs, open_for_query, row_counts, task_partitions
-from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split, lake_rows
+from forebay.spark.reading.live_plan import ClusterScan, cut_logs, open_for_query, row_counts, task_partitions
+from forebay.spark.reading.live_read import LakePart, Split
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
-from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionReader
+from forebay.spark.streaming.planner import StreamPlanner
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.streaming import (
     FullRead,
     MicroBatch,
@@ -49,36 +54,32 @@ from forebay.unionread.streaming import (
 T = TypeVar("T")
 
 GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-"""How servers answer for a partition that was dropped."""
+"""The codes with which servers answer for a partition that was dropped."""
 
-_OF_BUCKET = (KvBatchSplit, LogInput, KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
+_OF_BUCKET = (KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
 
 _BEHIND_SECONDS = 10.0
-"""How long the end of a log may be before an offset that a stream has already: a snapshot can be that much ahead."""
+"""How long the end of a log may be behind the stream's offset, because a snapshot can be ahead of the log's end."""
 
 
-class LiveStreamPlanner:
-    """Plans the micro-batches of one stream; a `forebay.spark.streaming.reader.StreamPlanner`."""
+class LiveStreamPlanner(StreamPlanner[StreamOffset]):
+    """Plans the micro-batches of one stream of a cluster's table."""
 
     def __init__(
-        self, scan: LiveScan, options: StreamOptions, wanted: Pushdown, schema: StructType, cores: int
+        self, scan: ClusterScan, options: StreamOptions, pushdown: Pushdown, schema: StructType, cores: int
     ) -> None:
         if options.mode == FULL and scan.info.lake_enabled and not scan.is_changelog:
-            scan.refuse_metadata(wanted.columns)
-        self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
+            scan.refuse_metadata(pushdown.columns)
+        super().__init__(str(scan.info.path), options.limits)
+        self._scan, self._options, self._pushdown, self._cores = scan, options, pushdown, cores
         self._info = scan.info
-        self._function = scan.read_function(wanted, schema)
-        self.name, self.limits = str(scan.info.path), options.limits
+        self._function = scan.read_function(pushdown, schema)
         self._columns = self._function.columns
         self._partitions: list[int] | None = None
         self._listed_at = 0.0
-        self._last_batch_ms = 0
-        self._first: StreamOffset | None = None
         self._target: dict[TableBucket, int] | None = None
         self._snapshots: dict[str, TableSnapshot] = {}
         self._pieces: tuple[FullRead, list[Split]] | None = None
-        self.newest: StreamOffset | None = None
-        """Where the logs ended when they were last asked."""
 
     @property
     def _connection(self) -> Connection:
@@ -87,14 +88,11 @@ class LiveStreamPlanner:
     def offset(self, values: Mapping[str, Any]) -> StreamOffset:
         return StreamOffset.from_json(values)
 
-    # ---- where a stream begins --------------------------------------------------------------------------------------
+    # ---- beginning --------------------------------------------------------------------------------------------------
 
-    def first_offset(self) -> StreamOffset:
-        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
-        if self._first is None:
-            log, full = self._known_partitions(self._begin)
-            self._first = StreamOffset(self._info.table_id, log, full, is_first=True)
-        return self._first
+    def _beginning(self) -> StreamOffset:
+        log, full = self._known_partitions(self._begin)
+        return StreamOffset(self._info.table_id, log, full, is_first=True)
 
     def _begin(self) -> tuple[dict[TableBucket, int], FullRead | None]:
         buckets = self._buckets()
@@ -111,20 +109,20 @@ class LiveStreamPlanner:
                 return self._ask(buckets, EARLIEST), None
 
     def _at_time(self, buckets: Sequence[TableBucket], time_ms: int) -> dict[TableBucket, int]:
-        """The first offsets written then or later; where the logs end, for a time that has not come yet."""
+        """The first offsets written at `time_ms` or later; the ends of the logs for a time in the future."""
         try:
-            found = self._ask(buckets, time_ms)
+            offsets = self._ask(buckets, time_ms)
         except ForebayError as e:
             if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
                 raise
             return self._ask(buckets, LATEST)
         earliest = self._ask(buckets, EARLIEST)
-        return {bucket: max(found[bucket], earliest[bucket]) for bucket in buckets}
+        return {bucket: max(offsets[bucket], earliest[bucket]) for bucket in buckets}
 
     def _begin_full(self, buckets: Sequence[TableBucket]) -> tuple[dict[TableBucket, int], FullRead | None]:
         table = self._connection.table(self._info)
-        found = lake_snapshot_to_begin_with(table, buckets, lambda asked: self._ask(asked, EARLIEST))
-        snapshot, identity = (None, None) if found is None else found
+        first_snapshot = lake_snapshot_to_begin_with(table, buckets, lambda missing: self._ask(missing, EARLIEST))
+        snapshot, identity = (None, None) if first_snapshot is None else first_snapshot
         held = {} if snapshot is None else snapshot.log_offsets
         log = {bucket: held[bucket] for bucket in buckets if bucket in held}
         rest = [bucket for bucket in buckets if bucket not in held]
@@ -160,29 +158,23 @@ class LiveStreamPlanner:
             )
         return starts
 
-    # ---- how far it can go ------------------------------------------------------------------------------------------
+    # ---- end of a batch ---------------------------------------------------------------------------------------------
 
-    def next_offset(self, start: StreamOffset, limits: StreamLimits) -> StreamOffset:
-        """The end of the batch that begins at `start`, within the record limit; `start` if nothing is new."""
-        self._check(start)
+    @property
+    def _planner_clock(self) -> Clock:
+        return self._connection.clock
+
+    def _advance(self, start: StreamOffset, limits: StreamLimits) -> tuple[StreamOffset, int | None]:
         pieces: list[int | None] = [] if start.full is None else [piece.rows for piece in self.pieces(start)]
         ends = self._ends(start)
         self.newest = StreamOffset(self._info.table_id, ends)
         if self._target is not None:
             ends = capped(start, ends, self._target)
         end = next_offset(start, ends, pieces, limits.rows)
-        if end == start:
-            return start
-        now_ms = self._connection.clock.now_ms()
-        if start.full is None and self._target is None:
-            rows = sum(stop - start.log.get(bucket, 0) for bucket, stop in end.log.items())
-            if self.limits.may_wait(rows, now_ms - self._last_batch_ms):
-                return start
-        self._last_batch_ms = now_ms
-        return end
+        may_wait = start.full is None and self._target is None
+        return end, sum(stop - start.log.get(bucket, 0) for bucket, stop in end.log.items()) if may_wait else None
 
     def stop_at_now(self) -> None:
-        """End the stream at the current offsets: later records are ignored."""
         self._partitions = None
         self._target = self._known_partitions(lambda: self._ask(self._buckets(), LATEST))
 
@@ -203,7 +195,7 @@ class LiveStreamPlanner:
             clock.sleep(_BEHIND_SECONDS / 50)
 
     def _check_epochs(self, start: StreamOffset, ends: Mapping[TableBucket, int]) -> None:
-        """Raise `InvalidRequest` if the stream has read what the servers have never had, or have no longer."""
+        """Raise `InvalidRequest` if the stream has read records that the servers never had, or have lost."""
         doubtful = {
             bucket: LogOffset(offset, epoch)
             for bucket, offset in start.log.items()
@@ -215,16 +207,12 @@ class LiveStreamPlanner:
 
     def _check(self, offset: StreamOffset) -> None:
         if offset.table_id != self._info.table_id:
-            raise Conflict(
-                f"table {self._info.path} was dropped and recreated since the stream's checkpoint was written: start "
-                "the stream with another checkpoint",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
+            raise self.recreated()
 
-    # ---- what it reads ----------------------------------------------------------------------------------------------
+    # ---- tasks of a batch -------------------------------------------------------------------------------------------
 
     def pieces(self, start: StreamOffset) -> list[Split]:
-        """All pieces of the full read that `start` is part of, in the order in which they are counted."""
+        """All pieces of the full read of which `start` is a part, in the order of their numbers."""
         full = start.full
         if full is None:
             return []
@@ -234,19 +222,19 @@ class LiveStreamPlanner:
         return self._pieces[1]
 
     def _make_pieces(self, full: FullRead) -> list[Split]:
-        made: list[Split] = []
+        pieces: list[Split] = []
         connection = self._connection
         if full.lake_snapshot is not None:
             table = connection.table(self._info)
             reader, splits = lake_pieces(
-                table, full.lake_snapshot, self._columns, self._wanted.row_filter, identity=full.lake_identity
+                table, full.lake_snapshot, self._columns, self._pushdown.row_filter, identity=full.lake_identity
             )
-            made += [LakePart(reader, split, lake_rows(split)) for split in splits]
+            pieces += [LakePart(reader, split) for split in splits]
         if full.buckets:
             present = [bucket for bucket in full.buckets if self._exists(bucket)]
             counts = row_counts(connection, self._info, present)
-            made += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
-        return made
+            pieces += [KvSnapshotSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
+        return pieces
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[SplitsPartition]:
         """The tasks of a batch. The same offsets always give the same rows.
@@ -258,14 +246,14 @@ class LiveStreamPlanner:
         if self._info.is_partitioned and (batch.logs or batch.full is not None):
             self._partitions = None
         pieces: list[Split] = self.pieces(batch.start)[batch.first_piece : batch.stop_piece]
-        pieces = [p for p in pieces if not isinstance(p, KvBatchSplit) or self._exists(p.bucket)]
+        pieces = [p for p in pieces if not isinstance(p, KvSnapshotSplit) or self._exists(p.bucket)]
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
         if self._info.has_primary_key and not self._scan.is_changelog:  # merged rows rather than changes
             read = self._options.read.settings
-            reader = UnionReader(read, self._info, self._columns, self._wanted.row_filter)
+            reader = UnionReader(read, RowView(self._info, self._columns, self._pushdown.row_filter))
             for bucket, (first, stop) in logs.items():
                 # One split for a bucket: what is known of a key must not come to two tasks.
-                pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))
+                pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop)))
             logs = {}
         tasks = cut_logs(logs, self._cores)
         tasks += deal_out(pieces, self._cores)
@@ -276,17 +264,17 @@ class LiveStreamPlanner:
         full = batch.full
         if full is None or full.table_snapshot is None:
             return None
-        known = self._snapshots.get(full.table_snapshot)
-        if known is None:
+        snapshot = self._snapshots.get(full.table_snapshot)
+        if snapshot is None:
             offsets = {bucket: batch.start.log[bucket] for bucket in full.buckets}
-            known = TableSnapshot(
+            snapshot = TableSnapshot(
                 self._connection, self._info, full.table_snapshot, offsets, dict.fromkeys(full.buckets)
             )
-            self._snapshots[full.table_snapshot] = known
-        return known
+            self._snapshots[full.table_snapshot] = snapshot
+        return snapshot
 
     def read_until(self, offset: StreamOffset) -> None:
-        """All before `offset` has been read for good: snapshots that are no longer needed are released."""
+        """Release the snapshots that are no longer needed."""
         if offset.full is not None:
             return
         while self._snapshots:
@@ -303,12 +291,12 @@ class LiveStreamPlanner:
             yield from self._read_while_it_exists(split, partition)
 
     def _read_while_it_exists(self, split: Split, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, as far as they can be had before its partition is dropped."""
+        """The rows of a split, or those that were read before its partition was dropped."""
         try:
             yield from self._function.read(SplitsPartition((split,), partition.snapshot))
         except ForebayError as e:
             inner = split.split if isinstance(split, LakePart) else split
-            # Of a split that is all in the lake no partition is dropped. (Streams look no keys up.)
+            # A split that is only in the lake has no partition to drop. (Streams do not look up keys.)
             partition_id = inner.bucket.partition_id if isinstance(inner, _OF_BUCKET) else None
             if e.code not in GONE or partition_id is None:
                 raise
@@ -340,7 +328,7 @@ class LiveStreamPlanner:
         return bucket.partition_id in (self._partitions or ())
 
     def _known_partitions(self, ask: Callable[[], T]) -> T:
-        """`ask()`, once more with the partitions of then if one of them was dropped meanwhile."""
+        """The result of `ask()`, which is repeated with the current partitions if one of them has been dropped."""
         try:
             return ask()
         except ForebayError as e:

@@ -1,7 +1,7 @@
 """The stream reader behind `spark.readStream` and both formats, over the planner of a side.
 
-Spark keeps one Python process for a running query, where this reader plans. It ends that process with the query,
-without a word to the reader: what a restart needs is in the offsets, and what is pinned on servers ends by its lease.
+Spark runs this reader in one Python process for each running query, and ends the process with the query, without
+calling the reader. So offsets have all state that a restart needs, and leases end what is pinned on servers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,45 +25,14 @@ from pyspark.sql.streaming.datasource import (
 from forebay.base.errors import InvalidRequest
 from forebay.spark.options import StreamLimits
 from forebay.spark.reading.plan import SplitsPartition
+from forebay.spark.streaming.planner import StreamPlanner
 from forebay.spark.workers import short_errors
 
 
-class StreamPlanner(Protocol):
-    """Plans the micro-batches of one stream; picklable until it does. Its offsets have `to_json`."""
-
-    name: str
-    """The table's, for errors."""
-
-    limits: StreamLimits
-    newest: Any
-    """The offset where the stream would end now, as far as it is known; else None."""
-
-    def offset(self, values: Mapping[str, Any]) -> Any:
-        """The offset for values stored by Spark. Raises `InvalidRequest` for invalid ones."""
-
-    def first_offset(self) -> Any:
-        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
-
-    def next_offset(self, start: Any, limits: StreamLimits) -> Any:
-        """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
-
-    def stop_at_now(self) -> None:
-        """End the stream here: later changes are ignored."""
-
-    def tasks(self, start: Any, end: Any) -> list[SplitsPartition]:
-        """The tasks of a batch. The same offsets always give the same rows."""
-
-    def read_until(self, offset: Any) -> None:
-        """Note that everything before `offset` has been processed."""
-
-    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task; called in its process."""
-
-
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in the query's process, and reads them in tasks, where it arrives pickled."""
+    """Plans micro-batches in the query's process. Pickled into tasks, it reads them there."""
 
-    def __init__(self, planner: StreamPlanner) -> None:
+    def __init__(self, planner: StreamPlanner[Any]) -> None:
         self._planner = planner
 
     def initialOffset(self) -> dict[str, Any]:
@@ -71,7 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._json(self._planner.first_offset())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark takes one limit only, which makes it cut its batches. The others stay here."""
+        """The limit that Spark applies to its batches, which is only one. The planner applies the other limits."""
         limits = self._planner.limits
         if limits.files is not None:
             return ReadMaxFiles(limits.files)

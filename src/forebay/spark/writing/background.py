@@ -1,12 +1,12 @@
-"""Compaction beside a streaming query: tasks of their own, for which writing does not wait.
+"""Compaction beside a streaming query, in separate tasks for which the query does not wait.
 
-A thread of the driver learns of every commit's new files, plans what is worth compacting, has Spark do it, and commits
-that as a user of its own. At most some tasks run at a time, fewer than the machine has cores for, so that the query's
-own tasks always find free cores, whatever Spark's scheduler prefers.
+A thread of the driver gets the new files of every commit, plans which of them to compact, runs the tasks in Spark, and
+commits under its own commit user. The number of concurrent tasks is limited to a part of the cores, so that the tasks
+of the query always find free cores, whatever Spark's scheduler prefers.
 
 The faster commit wins: if another job compacted or overwrote the same files, the work is discarded and replanned from
-the current files. When the query ends, the running round finishes, too, and earlier commits are checked once more;
-small files that wait for more of them stay for the next writer, or for `CALL sys.compact`.
+the current files. When the query ends, the running round finishes, and one more round handles the remaining commits.
+Small files that are too few to pack stay for the next writer, or for `CALL sys.compact`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.writing.committing import InlineCompaction
 
 IDLE_SECONDS = 0.5
-"""How often a thread that has nothing to do looks whether its query still runs."""
+"""Interval in which an idle thread checks whether its query still runs."""
 
 PACKED_MAX = 10_000
-"""Groups of packed files that are remembered, some for each partition; the oldest ones stay as they are."""
+"""Maximum number of groups of packed files that are remembered. The files of the oldest groups stay unpacked."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,14 +43,14 @@ NewFiles = dict[bytes, list[DataFileMeta]]
 
 def new_files(messages: Iterable[CommitMessage]) -> NewFiles:
     """The data files added by a commit of `messages`."""
-    found: NewFiles = {}
+    files: NewFiles = {}
     for m in messages:
-        found.setdefault(m.partition, []).extend(m.data.new_files)
-    return found
+        files.setdefault(m.partition, []).extend(m.data.new_files)
+    return files
 
 
-class FewAtATime:
-    """A `TaskRunner` that passes tasks to another one, a few at a time."""
+class LimitedRunner:
+    """A `TaskRunner` that passes tasks to another one, at most `parallelism` at a time."""
 
     def __init__(self, inner: TaskRunner, parallelism: int) -> None:
         self._inner, self.parallelism = inner, parallelism
@@ -60,12 +60,13 @@ class FewAtATime:
         return min(self.parallelism, self._inner.process_parallelism)
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], **how: Any) -> list[Any]:
+        """The results of all tasks, in order. After an error the results so far are discarded (`how["discard"]`)."""
         done: list[Any] = []
         rows, discard = how["rows"], how.get("discard", lambda results: None)
         try:
             for at in range(0, len(tasks), self.parallelism):
-                some = slice(at, at + self.parallelism)
-                done += self._inner.run(function, tasks[some], rows=rows[some], discard=discard)
+                chunk = slice(at, at + self.parallelism)
+                done += self._inner.run(function, tasks[chunk], rows=rows[chunk], discard=discard)
         except BaseException:
             discard(done)
             raise
@@ -73,42 +74,44 @@ class FewAtATime:
 
 
 class PackRounds:
-    """Rounds of compaction of an append table without buckets: small files of a partition are packed together.
+    """Compaction rounds of an append table without buckets, which pack small files of a partition together.
 
-    What comes out may still be small. It is packed again when there are as many files as it takes that were packed as
-    often: so a row is rewritten only as often as the logarithm of the number of files, and few files are left. (Paimon
-    packs such a file again with the next few small ones: as few are left, and a row is rewritten over and over.)
+    A packed file may still be small. It is packed again once there are enough files that were packed the same number of
+    times. So a row is rewritten only as often as the logarithm of the number of files, and few files are left. (Paimon
+    packs such a file again with the next small ones: just as few are left, but rows are rewritten many more times.)
     """
 
     def __init__(self, table: Table, runner: TaskRunner) -> None:
         self._table, self._runner = table, runner
         self._rules = AppendRules.of(table.context.options)
-        self.full_is_due = False  # of no meaning here: small files are packed, and others left alone
+        self.full_is_due = False  # ignored: only small files are packed
         self._coordinator: AppendCoordinator | None = None
-        self._packed: dict[tuple[bytes, int], list[DataFileMeta]] = {}  # small ones, by how often they were packed
+        self._packed: dict[
+            tuple[bytes, int], list[DataFileMeta]
+        ] = {}  # small files by partition and number of times packed
 
     @property
     def waiting(self) -> int:
-        """The small files waiting to be packed."""
+        """The number of small files that wait to be packed."""
         return 0 if self._coordinator is None else sum(map(len, self._coordinator.waiting.values()))
 
     def run(self, new_files: NewFiles, *, replaced: bool = False) -> int:
-        """One round, after commits that brought `new_files`; how many files became fewer ones.
+        """Run one round after commits that added `new_files`; returns the number of files that were packed.
 
-        `replaced`: they replaced what was there.
+        `replaced`: the commits have replaced existing files.
         """
         if self._coordinator is None or replaced:
             self._coordinator, new_files = AppendCoordinator(self._rules), self._live_files()
             self._packed = {}
-        coordinator, self._coordinator = self._coordinator, None  # start over if this fails, or other jobs committed
+        coordinator, self._coordinator = self._coordinator, None  # set again below: an error or a conflict starts over
         planned = [(partition, 0, files) for partition, files in coordinator.plan(new_files)]
         compacted = 0
         while planned:
-            some, planned = planned[: self._runner.parallelism], planned[self._runner.parallelism :]
-            done = self._compact([CompactTask(partition, 0, UNAWARE, tuple(files)) for partition, _, files in some])
+            chunk, planned = planned[: self._runner.parallelism], planned[self._runner.parallelism :]
+            done = self._compact([CompactTask(partition, 0, UNAWARE, tuple(files)) for partition, _, files in chunk])
             if done is None:
                 return compacted
-            for (partition, times, files), message in zip(some, done, strict=True):
+            for (partition, times, files), message in zip(chunk, done, strict=True):
                 compacted += len(files)
                 planned += self._pack_again((partition, times + 1), message.compact.compact_after)
         self._coordinator = coordinator
@@ -117,12 +120,12 @@ class PackRounds:
     def _pack_again(
         self, key: tuple[bytes, int], files: Iterable[DataFileMeta]
     ) -> list[tuple[bytes, int, list[DataFileMeta]]]:
-        """The packs that are due now that there are `files`, too, of the partition and number of times of `key`."""
+        """The packs that are due after `files` were added; `key` is their partition and number of times packed."""
         waiting = self._packed.pop(key, []) + [f for f in files if self._rules.is_small(f)]
         packs = pack(waiting, self._rules)
         taken = {f.file_name for files in packs for f in files}
         if left := [f for f in waiting if f.file_name not in taken]:
-            self._packed[key] = left  # at the end: `key` was used last
+            self._packed[key] = left  # at the end, as the key that was used last
         while len(self._packed) > PACKED_MAX:
             del self._packed[next(iter(self._packed))]
         return [(*key, files) for files in packs]
@@ -149,11 +152,11 @@ class PackRounds:
         return done
 
     def _live_files(self) -> NewFiles:
-        found: NewFiles = {}
+        files: NewFiles = {}
         latest = self._table.context.snapshots.latest()
         for e in [] if latest is None else self._table.context.manifests.live_files(latest):
-            found.setdefault(e.partition, []).append(e.file)
-        return found
+            files.setdefault(e.partition, []).append(e.file)
+        return files
 
 
 class BucketRounds:
@@ -166,7 +169,7 @@ class BucketRounds:
         self.full_is_due = False
 
     def run(self, new_files: NewFiles, *, replaced: bool = False) -> int:
-        """One round, as of `PackRounds`; files are not counted."""
+        """Run one round, as `PackRounds.run` does. Files are not counted."""
         full, self.full_is_due = self.full_is_due, False
         self._compaction.run(set(new_files), full=full, replaced=replaced)
         return 0
@@ -176,24 +179,24 @@ Rounds = PackRounds | BucketRounds
 
 
 class BackgroundCompaction:
-    """The thread of one query and table. Give it every commit's messages; it starts and ends automatically."""
+    """The compaction thread of one query and table. It starts at the first commit and ends with the query."""
 
     def __init__(self, name: str, rounds: Rounds, is_active: Callable[[], bool]) -> None:
-        """`is_active` tells whether the query still runs."""
+        """`is_active` returns whether the query still runs."""
         self._name, self.rounds, self._is_active = name, rounds, is_active
         self._lock = threading.Condition()
-        self._news: list[CommitMessage] = []
-        self._runs: Counter[BucketKey] = Counter()  # files since the last round that looked at a bucket
-        self._taken: Counter[BucketKey] = Counter()  # those of `_runs` that the round under way looks at
+        self._uncompacted: list[CommitMessage] = []
+        self._runs: Counter[BucketKey] = Counter()  # new files of each bucket since its last round
+        self._taken: Counter[BucketKey] = Counter()  # the part of `_runs` that the current round handles
         self._thread: threading.Thread | None = None
         self._is_working = False
         self.done = self.files = 0
-        """Rounds that ended, and files that they put together."""
+        """The number of finished rounds, and of files that they packed."""
 
     def committed(self, messages: Iterable[CommitMessage]) -> None:
         """Notify the thread of a commit."""
         with self._lock:
-            self._news += messages
+            self._uncompacted += messages
             self._runs.update({(m.partition, m.bucket): len(m.data.new_files) for m in messages})
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=f"forebay-compact-{self._name}", daemon=True)
@@ -201,7 +204,7 @@ class BackgroundCompaction:
             self._lock.notify_all()
 
     def wait_until_runs_below(self, limit: int) -> None:
-        """Wait while a bucket has got `limit` or more files since the last round, and rounds go on."""
+        """Wait while a bucket has `limit` or more new files since its last round, and the thread runs."""
         with self._lock:
             while self._thread is not None and max(self._runs.values(), default=0) >= limit:
                 self._lock.wait(IDLE_SECONDS)
@@ -209,12 +212,12 @@ class BackgroundCompaction:
     def wait_idle(self, timeout: float) -> bool:
         """Wait until all commits so far have been processed; False after `timeout` seconds."""
         with self._lock:
-            return self._lock.wait_for(lambda: not self._news and not self._is_working, timeout)
+            return self._lock.wait_for(lambda: not self._uncompacted and not self._is_working, timeout)
 
     def _work(self) -> None:
         try:
-            while (news := self._next()) is not None:
-                self._round(news)
+            while (commits := self._next()) is not None:
+                self._round(commits)
         finally:
             with self._lock:
                 if self._thread in (None, threading.current_thread()):  # `committed` may have started another one
@@ -226,13 +229,13 @@ class BackgroundCompaction:
         with self._lock:
             self._is_working = False
             self._lock.notify_all()
-            while not self._news:
-                if not self._lock.wait(IDLE_SECONDS) and not self._news and not self._query_runs():
+            while not self._uncompacted:
+                if not self._lock.wait(IDLE_SECONDS) and not self._uncompacted and not self._query_runs():
                     self._thread = None
                     return None
-            news, self._news, self._is_working = self._news, [], True
+            commits, self._uncompacted, self._is_working = self._uncompacted, [], True
             self._taken = self._runs.copy()
-            return news
+            return commits
 
     def _query_runs(self) -> bool:
         try:
@@ -241,14 +244,14 @@ class BackgroundCompaction:
             _log.info("compaction beside %s ends: %s", self._name, e)
             return False
 
-    def _round(self, news: Sequence[CommitMessage]) -> None:
+    def _round(self, commits: Sequence[CommitMessage]) -> None:
         try:
-            self.files += self.rounds.run(new_files(news))
+            self.files += self.rounds.run(new_files(commits))
             self.done += 1
         except Exception as e:  # noqa: BLE001 - see below
-            # The rows are safe, and the query must not end for it; the next commit makes another round.
-            reason = str(e).strip().splitlines()  # an error of the JVM brings its stack
-            # Where Spark is stopped together with the query, its errors say no more than that.
+            # The rows are committed, so the query must not fail. The next commit starts another round.
+            reason = str(e).strip().splitlines()  # an error of the JVM has its stack in its text
+            # Errors that come from stopping Spark with the query are no failures.
             stopped = not isinstance(e, ForebayError) and not self._query_runs()
             level, what = (logging.INFO, "is given up") if stopped else (logging.WARNING, "failed")
             _log.log(level, "compaction beside %s %s: %s", self._name, what, reason[0] if reason else type(e).__name__)

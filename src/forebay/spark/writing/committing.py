@@ -1,9 +1,8 @@
-"""The driver's half of a write: the messages of all tasks -> one commit, and the compaction that goes with it.
+"""The driver's part of a write: the messages of all tasks -> one commit, and its compaction.
 
-Small files are put together before the commit (`precommit-compact`). After it, buckets that were
-written to are compacted as their options say, by tasks of their own: in a bucket, compaction is the work of one at a
-time, and several tasks may have written it. Compaction has its own commit; if other jobs are always faster
-it is abandoned, without effect on the rows.
+Small files are merged before the commit (`precommit-compact`). After the commit, the written buckets are compacted as
+the table's options say, in separate tasks: only one task may compact a bucket, and several tasks may have written it.
+Compaction has its own commit. If other jobs always commit first, it is abandoned, without effect on the rows.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from forebay.paimon.write.bucketing import UNAWARE
 _log = logging.getLogger(__name__)
 
 DRIVER_ROWS_MAX, DRIVER_BYTES_MAX = 200_000, 16 << 20
-"""Files with no more than this in all are put together by the driver: a job of Spark's would take longer to start."""
+"""Maximum rows and bytes of files that the driver merges. Starting a Spark job for them would take longer."""
 
 
 @dataclass(frozen=True)
 class Overwrite:
-    """What a write replaces: partitions that it writes to (`dynamic`), those with the values of `partition`, or all."""
+    """The partitions that a write replaces: those it writes to (`dynamic`), those with values `partition`, or all."""
 
     partition: Mapping[str, Any] | None = None
     dynamic: bool = False
@@ -47,11 +46,11 @@ def commit_batch(
     overwrite: Overwrite | None,
     runner: Callable[[str], TaskRunner],
 ) -> list[Snapshot]:
-    """Commit the rows of a whole statement, and compact; the snapshots. `runner(what)` runs tasks.
+    """Commit the rows of a statement, and compact; returns the snapshots. `runner(description)` runs tasks.
 
-    Raises `Conflict` and `InvalidRequest` after deleting all files; after other errors it is not known what was done.
+    Raises `Conflict` and `InvalidRequest` after deleting all files. After other errors the outcome is unknown.
     """
-    return commit_and_compact(table, put_together(table, messages, runner), overwrite, runner)
+    return commit_and_compact(table, with_precommit_compaction(table, messages, runner), overwrite, runner)
 
 
 def commit_and_compact(
@@ -61,32 +60,35 @@ def commit_and_compact(
     runner: Callable[[str], TaskRunner],
     may_follow: Callable[[Snapshot | None], None] | None = None,
 ) -> list[Snapshot]:
-    """As `commit_batch`, with the files as they are; `may_follow` raises where they cannot follow a snapshot."""
+    """Commit as `commit_batch` does, without precommit compaction.
+
+    `may_follow` gets the latest snapshot, and raises `Conflict` if the commit must not follow it.
+    """
     compaction = InlineCompaction(table, runner)
     full = compaction.full_is_due()
     committer = table.new_commit()
     try:
         if may_follow is not None:
-            made = committer.commit_if(may_follow, Committable(BATCH_COMMIT_IDENTIFIER, tuple(messages)))
+            snapshots = committer.commit_if(may_follow, Committable(BATCH_COMMIT_IDENTIFIER, tuple(messages)))
         elif overwrite is None:
-            made = committer.commit(messages)
+            snapshots = committer.commit(messages)
         else:
-            made = committer.overwrite(messages, overwrite.partition, dynamic=overwrite.dynamic)
+            snapshots = committer.overwrite(messages, overwrite.partition, dynamic=overwrite.dynamic)
     except (Conflict, InvalidRequest):
         committer.abort(messages)
         raise
-    if made:
+    if snapshots:
         compaction.run({m.partition for m in messages}, full=full, replaced=overwrite is not None)
         table.maintenance().after_commit(batch=True)
-    return made
+    return snapshots
 
 
-def put_together(
+def with_precommit_compaction(
     table: Table, messages: Sequence[CommitMessage], runner: Callable[[str], TaskRunner]
 ) -> list[CommitMessage]:
-    """`messages` with small files put together where the table has `precommit-compact`.
+    """`messages`, with small files merged if the table has `precommit-compact`.
 
-    What is little is done by this process. After an error the files of `messages` are deleted.
+    This process merges small amounts, and `runner` all others. After an error the files of `messages` are deleted.
     """
     if not table.context.options.precommit_compact:
         return list(messages)
@@ -95,11 +97,11 @@ def put_together(
         return list(messages)
 
     files = [f for t in tasks for f in t.files]
-    is_little = rows_read(files) <= DRIVER_ROWS_MAX and sum(f.file_size for f in files) <= DRIVER_BYTES_MAX
-    chosen = TaskThreads() if is_little else runner(f"precommit compaction of {table.name}")
+    is_small = rows_read(files) <= DRIVER_ROWS_MAX and sum(f.file_size for f in files) <= DRIVER_BYTES_MAX
+    task_runner = TaskThreads() if is_small else runner(f"precommit compaction of {table.name}")
     try:
-        done = chosen.run(
-            partial(_put_together, table.context),
+        done = task_runner.run(
+            partial(_precompact, table.context),
             tasks,
             rows=[rows_read(t.files) for t in tasks],
             discard=lambda results: _discard(table, results),
@@ -110,14 +112,14 @@ def put_together(
     return replace_files(table.context, messages, done)
 
 
-_Together = tuple[PrecommitTask, tuple[DataFileMeta, ...]]
+_PrecommitResult = tuple[PrecommitTask, tuple[DataFileMeta, ...]]
 
 
-def _put_together(context: TableContext, task: PrecommitTask) -> _Together:
+def _precompact(context: TableContext, task: PrecommitTask) -> _PrecommitResult:
     return task, run_precommit(context, task)
 
 
-def _discard(table: Table, results: Sequence[_Together]) -> None:
+def _discard(table: Table, results: Sequence[_PrecommitResult]) -> None:
     for task, files in results:
         for f in files:
             for path in table.context.paths.data_file_and_companions(task.partition, task.bucket, f):
@@ -125,7 +127,7 @@ def _discard(table: Table, results: Sequence[_Together]) -> None:
 
 
 class InlineCompaction:
-    """Compaction after a commit, for which the writer waits. Keeps count of commits: one for each query."""
+    """Compaction after a commit, for which the writer waits. It counts commits, so each query has one."""
 
     def __init__(self, table: Table, runner: Callable[[str], TaskRunner]) -> None:
         self._table, self._runner = table, runner
@@ -140,10 +142,10 @@ class InlineCompaction:
         return self.is_on and self._counting.full_is_due()
 
     def run(self, partitions: set[bytes], *, full: bool = False, replaced: bool = False) -> bool:
-        """Compact buckets of `partitions` that are due, or all of theirs (`full`); False if others were faster.
+        """Compact the due buckets of `partitions`, or all (`full`); False if other jobs committed first.
 
-        `replaced`: the commit replaced what was there. Then only what could not be read otherwise is compacted, and
-        its changes are not recorded, and neither are those of the overwrite.
+        `replaced`: the commit was an overwrite. Then buckets are compacted only if they cannot be read otherwise. The
+        changelog has the changes neither of the overwrite nor of this compaction.
         """
         needed = self._table.context.options.needs_lookup and self._table.schema.has_primary_key
         if not self.is_on or not partitions or (replaced and not needed):
@@ -151,7 +153,7 @@ class InlineCompaction:
         try:
             runner = self._runner(f"compaction of {self._table.name}")
             if replaced:
-                runner = _Untold(self._table, runner)
+                runner = _NoChangelogRunner(self._table, runner)
             self._table.compact(full=full, partitions=partitions.__contains__, runner=runner)
         except (Conflict, NotFound) as e:
             _log.info("compaction of %s after a commit is abandoned: %s", self._table.name, e)
@@ -160,8 +162,8 @@ class InlineCompaction:
 
 
 @dataclass(frozen=True)
-class _Untold:
-    """Runs compaction without writing a changelog."""
+class _NoChangelogRunner:
+    """A `TaskRunner` of compaction that deletes the changelog files of its tasks."""
 
     table: Table
     inner: TaskRunner

@@ -1,15 +1,15 @@
 """DELETE FROM and TRUNCATE on Paimon tables.
 
-Three ways, the cheapest that does:
+There are three ways, from the cheapest on:
 
-- a condition on partition columns alone drops whole partitions, which touches no data;
-- in a table with primary key, tasks find the rows and write a delete of each. If another job changes one of them in the
-  meantime, everything is repeated;
-- in an append table, tasks rewrite the files that hold matching rows without these rows (copy on write). If another
-  job compacts or overwrites one of the files in the meantime, everything is repeated on the current files.
+- a condition on partition columns alone drops whole partitions, and reads no data;
+- in a table with primary key, tasks find the rows and write a delete of each. If another job changes one of them before
+  the commit, the statement is repeated;
+- in an append table, tasks rewrite the files that have matching rows without these rows (copy on write). If another
+  job compacts or overwrites one of the files before the commit, the statement is repeated on the current files.
 
-Each is one commit. Rows that are written while a DELETE looks for its rows are not deleted. Conditions that only Spark
-can evaluate are the work of forebay.spark.writing.lake_deltas and forebay.spark.writing.lake_rewrites.
+Each is one commit. Rows that are written while a DELETE runs are not deleted. forebay.spark.writing.lake_deltas and
+forebay.spark.writing.lake_rewrites handle conditions that only Spark can evaluate.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import Conflict, NotFound, UnsupportedOperation
-from forebay.codec.filters import mask
+from forebay.codec.filters import columns_of, mask
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.paimon.commit.row_conflicts import RowConflicts
 from forebay.paimon.compact.append import rewrite_files
 from forebay.paimon.compact.dedicated import TRIES
 from forebay.paimon.compact.running import rows_read
-from forebay.paimon.files.pruning import bind_filter, columns_of
+from forebay.paimon.files.pruning import bind_filter
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
@@ -49,9 +49,9 @@ from forebay.spark.writing.lake_write import new_write
 
 
 def delete_where(table: Table, predicates: Sequence[Predicate]) -> None:
-    """Delete the rows that match all `predicates`, in one commit; it needs a Spark context.
+    """Delete the rows that match all `predicates`, in one commit. Needs a Spark context.
 
-    Raises `UnsupportedOperation` for tables that cannot lose single rows, `Conflict` if others were always faster.
+    Raises `UnsupportedOperation` for tables whose rows cannot be deleted, `Conflict` if other jobs always commit first.
     """
     predicate = all_of(predicates)
     if predicate is None:
@@ -69,10 +69,10 @@ def _drop_partitions(table: Table, predicate: Predicate) -> None:
     latest = table.context.snapshots.latest()
     if latest is None:
         return
-    there = {e.partition for e in table.context.manifests.live_files(latest)}
+    existing = {e.partition for e in table.context.manifests.live_files(latest)}
     layout = row_layout(table.schema.partition_fields)
-    chosen = ScanFilter.of(table.schema, predicate).partitions_matching(there)
-    values = [dict(zip(table.schema.partition_keys, layout.decode(p), strict=True)) for p in sorted(chosen)]
+    matching = ScanFilter.of(table.schema, predicate).partitions_matching(existing)
+    values = [dict(zip(table.schema.partition_keys, layout.decode(p), strict=True)) for p in sorted(matching)]
     if values:
         table.new_commit().drop_partitions(values)
         table.maintenance().after_commit(batch=True)
@@ -83,12 +83,12 @@ def _drop_partitions(table: Table, predicate: Predicate) -> None:
 
 def _delete_keys(table: Table, predicate: Predicate) -> None:
     check_takes_deletes(table)
-    for left in reversed(range(TRIES)):
+    for tries_left in reversed(range(TRIES)):
         try:
             _delete_keys_once(table, predicate)
             return
         except Conflict:
-            if not left:
+            if not tries_left:
                 raise
 
 
@@ -134,7 +134,7 @@ def check_takes_deletes(table: Table) -> None:
 
 @dataclass(frozen=True)
 class _DeleteRows:
-    """A task: finds the rows of a split that match, and writes deletes of them. `tasks` is how many there are."""
+    """A task: finds the matching rows of a split, and writes deletes of them. `tasks` is the number of tasks."""
 
     table: TableContext
     predicate: Predicate
@@ -163,13 +163,13 @@ class _File:
 
 
 def _rewrite_files(table: Table, predicate: Predicate) -> None:
-    assert not table.context.options.deletion_vectors_enabled  # those are written again by LakeRewrite
-    for left in reversed(range(TRIES)):
+    assert not table.context.options.deletion_vectors_enabled  # LakeRewrite rewrites the files of such tables
+    for tries_left in reversed(range(TRIES)):
         try:
             _rewrite_once(table, predicate)
             return
         except (Conflict, NotFound):
-            if not left:
+            if not tries_left:
                 raise
 
 
@@ -213,14 +213,14 @@ class _RewriteWithout:
             if not any(pc.any(mask(bound, batch)).as_py() for batch in batches):
                 return None
 
-        def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def remaining(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 rest = batch.filter(pc.invert(mask(bound, batch)))
                 if rest.num_rows:
                     yield rest
 
-        rewritten = rewrite_files(self.table, task.partition, task.bucket, [task.file], arrange=kept)
-        # To all readers the rows are what a writer wrote.
+        rewritten = rewrite_files(self.table, task.partition, task.bucket, [task.file], arrange=remaining)
+        # Readers must treat the rows as written, and not as compacted.
         new_files = tuple(replace(f, file_source=task.file.file_source) for f in rewritten.compact_after)
         increment = DataIncrement(new_files, (task.file,))
         return CommitMessage(task.partition, task.bucket, task.total_buckets, increment)

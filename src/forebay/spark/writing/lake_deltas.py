@@ -1,7 +1,7 @@
 """UPDATE, MERGE and DELETE on lake tables with a primary key: deltas by key, one commit for a statement.
 
-A row that changes is written again under its key, and a deleted one as a delete; the table's merge engine makes the
-new state of them. What it does not take is refused, as Paimon refuses it:
+A changed row is written again under its key, and a deleted row is written as a delete; the table's merge engine merges
+them. Statements that the merge engine does not support are refused, as in Paimon:
 
 | merge engine | UPDATE, MERGE | DELETE |
 |---|---|---|
@@ -16,7 +16,7 @@ its buckets, nothing is committed (`Conflict`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -32,42 +32,41 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import DELETE, Intake
 from forebay.paimon.write.table_write import WriterShard
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import OLD_PREFIX, sequence_columns
-from forebay.spark.reading.scan_builder import Readable
 from forebay.spark.schemas import table_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing import row_level
-from forebay.spark.writing.committing import commit_and_compact, put_together
+from forebay.spark.writing.committing import commit_and_compact, with_precommit_compaction
 from forebay.spark.writing.lake_deletes import check_takes_deletes
 from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of, new_write
-from forebay.spark.writing.lake_write_builder import Dealing, dealing
-from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
+from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
+from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenSource
 from forebay.spark.writing.write_builder import WRITE
 
 _CHANGING = ("deduplicate", "partial-update")
 _OPERATION_COLUMN = "__row_operation"
-"""Where Spark says what a row is: its numbers are in the order in which they must be written, deletes first."""
+"""The column with Spark's number for the kind of a row. Rows must be written in the order of the numbers."""
 
 
 class LakeDelta(DeltaOperation):
     """A statement on one lake table with a primary key."""
 
-    _context: PaimonContext
+    _context: LakeContext
 
     def __init__(
         self,
-        context: PaimonContext,
+        context: LakeContext,
         name: str,
         table: Table,
         base: Snapshot | None,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
-        """`readable` reads snapshot `base` of the table. Raises `UnsupportedOperation` where rows cannot be changed."""
-        super().__init__(context, name, command, readable)
+        """`open_source` reads snapshot `base`. Raises `UnsupportedOperation` where rows cannot be changed."""
+        super().__init__(context, name, command, open_source)
         self._table = table
         self._base = base
         engine = table.context.options.merge_engine
@@ -101,24 +100,25 @@ class LakeDeltaWrite(DeltaWrite):
         self._what = f"{operation.statement} {operation._name}"
         self._is_merge = operation.statement == row_level.MERGE
         self._name, self._table, self._base = operation._name, table, base
-        self._dealing: Dealing = dealing(table, operation._context)
+        self._distribution: RowDistribution = row_distribution(table, operation._context)
         self._is_settled = False
 
-    # ---- how rows are dealt to tasks: all that concerns a key to one, in order ---------------------------------------
+    # ---- distribution: all rows of a key go to one task, in order ----------------------------------------------------
 
     def requiredDistribution(self) -> JavaObject:
-        return self._dealing.distribution(self.jvm)
+        return self._distribution.to_java(self.jvm)
 
     def requiredNumPartitions(self) -> int:
-        return self._dealing.tasks
+        return self._distribution.tasks
 
     def requiredOrdering(self) -> JavaObject:
+        """The order of a MERGE's rows in a task: deletes before other rows. Other statements need no order."""
         expressions = CONNECTOR + "expressions."
         orders = []
         if self._is_merge:
-            made = self.jvm.class_(expressions + "Expressions")
+            make = self.jvm.class_(expressions + "Expressions")
             ascending = self.jvm.class_(expressions + "SortDirection").ASCENDING
-            orders = [made.sort(made.column(_OPERATION_COLUMN), ascending)]
+            orders = [make.sort(make.column(_OPERATION_COLUMN), ascending)]
         return self.jvm.array(expressions + "SortOrder", orders)
 
     # ---- the write ---------------------------------------------------------------------------------------------------
@@ -134,9 +134,9 @@ class LakeDeltaWrite(DeltaWrite):
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
         runner = partial(SparkTasks, self.jvm.context)
-        made = put_together(self._table, messages_of(self._written(messages)), runner)
-        may_follow = RowConflicts(self._table.context, self._base, made, self._what)
-        commit_and_compact(self._table, made, None, runner, may_follow)
+        merged = with_precommit_compaction(self._table, messages_of(self._written(messages)), runner)
+        may_follow = RowConflicts(self._table.context, self._base, merged, self._what)
+        commit_and_compact(self._table, merged, None, runner, may_follow)
 
     def abort(self, messages: JavaObject) -> None:
         if not self._is_settled:
@@ -145,9 +145,10 @@ class LakeDeltaWrite(DeltaWrite):
 
 @dataclass(frozen=True)
 class LakeDeltaFunction(LakeWriteFunction):
-    """How the tasks of a statement write changed rows: the deletes of each batch, and then its other rows."""
+    """The function with which tasks write changed rows: first the deletes of each batch, then its other rows."""
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
+        """Write the changed rows of a task; returns its files. Raises `ForebayError`, after deleting them."""
         task = TaskContext.get()
         lane = WriterShard(0 if task is None else task.partitionId() % self.tasks, self.tasks)
         rows = 0
@@ -161,13 +162,13 @@ class LakeDeltaFunction(LakeWriteFunction):
     def _changes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Any]]:
         schema = self.table.schema
         intake = Intake(schema)
-        kept = [*schema.primary_keys, *(n for n in sequence_columns(schema) if n not in schema.primary_keys)]
+        delete_columns = [*schema.primary_keys, *(n for n in sequence_columns(schema) if n not in schema.primary_keys)]
         for batch in batches:
             kinds = change_numbers(batch.column(CHANGE_TYPE_COLUMN))
             rows = batch.drop_columns([CHANGE_TYPE_COLUMN])
             is_delete = kinds == CHANGE_TYPES.index("delete")
             if is_delete.any():
-                for ready in intake.batches(rows.filter(pa.array(is_delete)).select(kept), deletes=True):
+                for ready in intake.batches(rows.filter(pa.array(is_delete)).select(delete_columns), deletes=True):
                     yield ready, np.full(ready.num_rows, DELETE, np.int8)
             others, done = kinds[~is_delete], 0
             for ready in intake.batches(rows.filter(pa.array(~is_delete))) if len(others) else ():

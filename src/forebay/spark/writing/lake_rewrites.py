@@ -1,17 +1,18 @@
-"""UPDATE, MERGE and DELETE on append tables of a lake: files with rows that change are written again (copy on write).
+"""UPDATE, MERGE and DELETE on append tables of a lake: files with changed rows are rewritten (copy on write).
 
-Spark first looks for the files that have such rows, by a query of their paths (`CopyOnWriteScan.filter`). It then reads
-all rows of these files, and writes those that stay and those that are new. One commit removes the files that were read
-and adds the new ones. If another commit has removed or replaced one of them meanwhile, nothing is committed
-(`Conflict`). Rows that are appended meanwhile stay as they are.
+Spark first queries the paths of files that have such rows (`CopyOnWriteScan.filter`). It then reads all rows of these
+files, and writes the unchanged rows and the new ones. One commit removes the files that were read and adds the new
+files. If another commit has removed or replaced one of them since the statement began, nothing is committed
+(`Conflict`). Rows that other commits append are not changed.
 
-A table may have deletion vectors, which other software has written. Files are then written again without the rows that
-these mark; and since an index file has the vectors of several files, these are written again together, and it goes.
+A table may have deletion vectors, which other software has written. Rewritten files lack the rows that these mark. An
+index file has the vectors of several files, so all of these are rewritten together, and the commit removes the index
+file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -26,38 +27,42 @@ from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import python_metrics
+from forebay.spark.jvm.spark_values import column_reference, python_options
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import FILE_PATH
-from forebay.spark.reading.lake_plan import PaimonScan, deal, opened
+from forebay.spark.reading.lake_plan import PaimonScan, deal, open_tasks
 from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder, ScanProxy
+from forebay.spark.reading.scan import ScanProxy
+from forebay.spark.reading.scan_builder import ScanBuilder
+from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.schemas import table_schema
-from forebay.spark.writing.committing import InlineCompaction, put_together
+from forebay.spark.writing.committing import InlineCompaction, with_precommit_compaction
 from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of
-from forebay.spark.writing.lake_write_builder import Dealing, dealing
-from forebay.spark.writing.row_level import DeltaRows, RowLevelOperation, row_writer_factory
+from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
+from forebay.spark.writing.row_level import DeltaRows, OpenSource, RowLevelOperation, row_writer_factory
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
 
 class LakeRewrite(RowLevelOperation):
     """A statement on one append table."""
 
-    _context: PaimonContext
+    _context: LakeContext
 
     def __init__(
         self,
-        context: PaimonContext,
+        context: LakeContext,
         name: str,
         table: Table,
         base: Snapshot | None,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
-        """`readable` reads snapshot `base` of the table."""
-        super().__init__(context, name, command, readable)
+        """`open_source` reads snapshot `base` of the table."""
+        super().__init__(context, name, command, open_source)
         self.table, self.base = table, base
         self.scan: CopyOnWriteScan | None = None
 
@@ -65,17 +70,17 @@ class LakeRewrite(RowLevelOperation):
         return self._references([FILE_PATH])
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return CopyOnWriteScanBuilder(self, self._readable(self.jvm.options(options)))
+        return CopyOnWriteScanBuilder(self, self._target(python_options(options)))
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         return RewriteBuilder(self)
 
 
 class CopyOnWriteScanBuilder(ScanBuilder):
-    """Builds the scan of the files that a statement may change. Filters choose files; of these all rows are read."""
+    """Builds the scan of the files that a statement may change. Filters select files, whose rows are all read."""
 
-    def __init__(self, operation: LakeRewrite, readable: Readable) -> None:
-        super().__init__(operation._context, readable)
+    def __init__(self, operation: LakeRewrite, source: ScanSource) -> None:
+        super().__init__(operation._context, source)
         self._operation = operation
 
     def pushLimit(self, limit: int) -> bool:
@@ -83,22 +88,22 @@ class CopyOnWriteScanBuilder(ScanBuilder):
 
     def build(self) -> JavaObject:
         filters = [*self._partition_filters, *self._row_filters]
-        self._operation.scan = CopyOnWriteScan(self._operation, self._readable, filters, self._schema)
+        self._operation.scan = CopyOnWriteScan(self._operation, self._source, filters, self._schema)
         return self._operation.scan
 
 
 class CopyOnWriteScan(ScanProxy):
-    """The scan of whole files. Planned once; Spark may then leave out files that have no row that changes."""
+    """The scan of whole files. It is planned once; Spark may then leave out files without changed rows."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.SupportsRuntimeV2Filtering",)
 
     def __init__(
-        self, operation: LakeRewrite, readable: Readable, filters: Sequence[Predicate], schema: JavaObject
+        self, operation: LakeRewrite, source: ScanSource, filters: Sequence[Predicate], schema: JavaObject
     ) -> None:
-        wanted = Pushdown(tuple(schema.fieldNames()))
-        super().__init__(operation._context, readable, wanted, schema)
+        pushdown = Pushdown(tuple(schema.fieldNames()))
+        super().__init__(operation._context, source, pushdown, schema)
         self._table, self._base = operation.table, operation.base
-        self._chosen: frozenset[str] | None = None
+        self._selected_paths: frozenset[str] | None = None
         self._filters = filters
 
     def _splits(self) -> list[DataSplit]:
@@ -108,7 +113,7 @@ class CopyOnWriteScan(ScanProxy):
         context = self._table.context
         if self._base is None:
             return []
-        # Filters would leave out files that are marked by the same index file as one that changes.
+        # Filters would leave out unchanged files whose vectors are in the index file of a changed file.
         filters = [] if self._vectors else self._filters
         scan_filter = ScanFilter.of(context.schema, all_of(filters))
         pieces = by_file(SnapshotPlanner(context).plan(self._base, scan_filter, None).splits)
@@ -125,59 +130,59 @@ class CopyOnWriteScan(ScanProxy):
         return self._table.context.paths.data_file(split.partition, split.bucket, split.files[0])
 
     def read_splits(self) -> list[DataSplit]:
-        """The files that are read, each as one split: those that the commit removes."""
+        """The files that are read, and that the commit removes, each as one split."""
         together = {file for entry in self._removed_vectors() for file in _marked(entry)}
-        return [s for s in self._splits() if self._is_chosen(s) or _file_of(s) in together]
+        return [s for s in self._splits() if self._is_selected(s) or _file_of(s) in together]
 
     def _removed_vectors(self) -> list[IndexManifestEntry]:
         """The index files that mark rows of files that change."""
-        chosen = {_file_of(split) for split in self._splits() if self._is_chosen(split)}
-        return [entry for entry in self._vectors if not chosen.isdisjoint(_marked(entry))]
+        changed = {_file_of(split) for split in self._splits() if self._is_selected(split)}
+        return [entry for entry in self._vectors if not changed.isdisjoint(_marked(entry))]
 
     def removed(self) -> list[CommitMessage]:
-        """What the commit removes: the files that were read, and the index files that mark rows of them."""
+        """The messages that remove the files that were read, and the index files that mark rows of them."""
         vectors: dict[tuple[bytes, int], list[IndexFileMeta]] = {}
         for entry in self._removed_vectors():
             vectors.setdefault((entry.partition, entry.bucket), []).append(entry.index_file)
-        made = []
+        messages = []
         for s in self.read_splits():
             gone = tuple(vectors.pop((s.partition, s.bucket), ()))
             increment = DataIncrement((), s.files, deleted_index_files=gone)
-            made.append(CommitMessage(s.partition, s.bucket, s.total_buckets, increment))
-        return made
+            messages.append(CommitMessage(s.partition, s.bucket, s.total_buckets, increment))
+        return messages
 
-    def _is_chosen(self, split: DataSplit) -> bool:
-        return self._chosen is None or self.path(split) in self._chosen
+    def _is_selected(self, split: DataSplit) -> bool:
+        return self._selected_paths is None or self.path(split) in self._selected_paths
 
     def _plan(self) -> ScanPlan:
         splits = self.read_splits()
-        read = PaimonScan.of(self._table, self._readable.name).read_function(self._wanted, self._schema)
+        read = PaimonScan.of(self._table, self._source.name).read_function(self._pushdown, self._schema)
         rows = sum(split.row_count for split in splits)
-        return ScanPlan(read, deal(splits, self._context.cores), rows, opened)
+        return ScanPlan(read, deal(splits, self._context.cores), rows, open_tasks)
 
     def planInputPartitions(self) -> JavaObject:
-        # Not kept: Spark asks again when it has left out files.
+        # Not cached: Spark asks again after it has left out files.
         return self._partitions(self._plan())
 
     # ---- SupportsRuntimeV2Filtering ----------------------------------------------------------------------------------
 
     def filterAttributes(self) -> JavaObject:
-        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(FILE_PATH)])
+        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [column_reference(self.jvm, FILE_PATH)])
 
     def filter(self, predicates: JavaObject) -> None:
-        """Leave out the files that are not among the paths that Spark has found."""
+        """Leave out the files that are not among the paths that Spark has selected."""
         for predicate in predicates:
             if str(predicate.name()) != "IN":
                 continue
             _, *paths = predicate.children()
-            found = frozenset(str(path.value().toString()) for path in paths)
-            if not found <= {self.path(split) for split in self._splits()}:
+            selected = frozenset(str(path.value().toString()) for path in paths)
+            if not selected <= {self.path(split) for split in self._splits()}:
                 raise Conflict(
-                    f"{self._readable.name} has rows to change in files that are not in snapshot "
+                    f"{self._source.name} has rows to change in files that are not in snapshot "
                     f"{self._base and self._base.id}, which the statement reads; run it again, without options that "
                     "choose what is read"
                 )
-            self._chosen = found if self._chosen is None else self._chosen & found
+            self._selected_paths = selected if self._selected_paths is None else self._selected_paths & selected
 
 
 _File = tuple[bytes, int, str]
@@ -215,7 +220,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
         super().__init__(operation.jvm)
         self._operation = operation
         self._name, self._table = operation._name, operation.table
-        self._dealing: Dealing = dealing(operation.table, operation._context)
+        self._distribution: RowDistribution = row_distribution(operation.table, operation._context)
         self._is_settled = False
 
     def description(self) -> str:
@@ -225,16 +230,16 @@ class RewriteWrite(WriteProxy, BatchTasks):
         return self
 
     def requiredDistribution(self) -> JavaObject:
-        return self._dealing.distribution(self.jvm)
+        return self._distribution.to_java(self.jvm)
 
     def requiredNumPartitions(self) -> int:
-        return self._dealing.tasks
+        return self._distribution.tasks
 
     def requiredOrdering(self) -> JavaObject:
         return self.jvm.array(CONNECTOR + "expressions.SortOrder", [])
 
     def supportedCustomMetrics(self) -> JavaObject:
-        return self.jvm.python_metrics()
+        return python_metrics(self.jvm)
 
     def _task(self, physical: JavaObject) -> LakeWriteFunction:
         return LakeWriteFunction(self._table.context, self._name, tasks=max(int(physical.numPartitions()), 1))
@@ -243,9 +248,10 @@ class RewriteWrite(WriteProxy, BatchTasks):
         return rewriting_factory(self.jvm, self._command(physical), self._table)
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
+        """Replace the files that were read by those of the tasks. Raises `Conflict` if other writers did."""
         self._is_settled = True
         table, runner = self._table, partial(SparkTasks, self.jvm.context)
-        new = put_together(table, messages_of(self._written(messages)), runner)
+        new = with_precommit_compaction(table, messages_of(self._written(messages)), runner)
         scan = self._operation.scan
         removed = [] if scan is None else scan.removed()
         if not (new or removed):

@@ -1,12 +1,12 @@
-"""Writing through the format "forebay-paimon": `df.write`, and what `df.writeStream` (`stream_sink`) has of it, too.
+"""Writing through the format "forebay-paimon": `df.write`, and the part that `df.writeStream` shares with it.
 
-Tasks run as they do behind the catalog. But Spark commits in a Python process that has no session, so what belongs to
-a commit (compaction, `precommit-compact`) happens in threads of that process, and the commit waits for it; rows cannot
-be shuffled before they are written, so every task may write every bucket. Tables with dynamic buckets, whose keys one
-task must assign, are therefore written through the catalog only, or from data with one partition.
+Tasks run as they do for tables of a catalog. But Spark commits in a Python process without a session. So compaction and
+`precommit-compact` run in threads of that process, and the commit waits for them. Rows cannot be shuffled before they
+are written, so every task may write every bucket. In tables with dynamic buckets one task must assign all keys, so they
+are written only through a catalog, or from data with one partition.
 
-Spark does not tell a writer whether a failed commit was tried before it aborts, so nothing is deleted then. Files that
-no snapshot names are found by `remove_orphan_files`.
+When Spark aborts a write, the writer cannot know whether a commit was attempted, so it deletes nothing.
+`remove_orphan_files` finds the files that no snapshot names.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, Writte
 class Sink:
     """A write to `table` that Spark passes between processes. With `overwrite` it replaces the existing rows."""
 
-    def __init__(self, name: str, table: Table, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+    def __init__(
+        self, name: str, table: Table, options: Mapping[str, str], schema: StructType, overwrite: bool
+    ) -> None:
         self._name, self._proxied = name, table
-        self._options: LakeWriteOptions = write_options(name, table, given)
+        self._options: LakeWriteOptions = write_options(name, table, options)
         self._table = with_write_options(table, self._options)
         with short_errors(f"writing to table {name}"):
             Incoming(self._table.schema, schema.names)
@@ -44,7 +46,7 @@ class Sink:
         self._function = LakeWriteFunction(self._table.context, name, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """Write the rows of a task; called in its process."""
         return self._function.write(iterator)
 
     def written(self, messages: Iterable[Any]) -> list[WrittenFiles]:
@@ -72,7 +74,7 @@ class PaimonSink(Sink, DataSourceArrowWriter):
             commit_batch(self._table, messages_of(self.written(messages)), self._overwrite, threads)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: see above."""
+        """Do nothing: the commit may have succeeded."""
 
 
 def threads(_what: str) -> TaskRunner:

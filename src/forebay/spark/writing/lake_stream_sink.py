@@ -11,13 +11,14 @@ from forebay.spark.writing.lake_write import messages_of
 from forebay.spark.writing.stream_commits import Epoch, StreamCommits
 
 _commits: dict[tuple[str, str, str], StreamCommits] = {}
-"""The queries that this process commits for: Spark makes a new writer for every micro-batch, in the same process."""
+"""The commits of each query by table and query id. Spark makes a new writer for every micro-batch in this process."""
 
 
 class PaimonStreamSink(Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("forebay-paimon")`: one commit for each micro-batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit the files of a micro-batch, unless it is committed already."""
         with short_errors(f"writing to table {self._name}"):
             written = self.written(messages)
             if not written:
@@ -29,7 +30,7 @@ class PaimonStreamSink(Sink, DataSourceStreamArrowWriter):
             self._commits_of(query).commit(Epoch(batchId, messages_of(written), rows, self._overwrite))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: see above."""
+        """Do nothing: the commit may have succeeded (forebay.spark.writing.lake_sink)."""
 
     def _commits_of(self, query: str) -> StreamCommits:
         key = (self._table.context.paths.root, self._table.context.paths.branch, query)

@@ -1,11 +1,11 @@
-"""What Spark's workers run to write a Paimon table: a task's record batches -> data files and their commit messages.
+"""The functions with which Spark's workers write a Paimon table: record batches -> data files and commit messages.
 
-Nothing is visible until the driver commits the messages of all tasks. Tasks compact nothing: several of them may write
-the same bucket, and compaction belongs to one at a time. So that their rows never have the same sequence number, each
-task numbers its rows in a lane of its own (forebay.paimon.write.table_write.WriterShard).
+Nothing is visible until the driver commits the messages of all tasks. Tasks do not compact: several of them may write
+the same bucket, and only one task may compact it. To keep sequence numbers unique, each task numbers its rows in its
+own lane (forebay.paimon.write.table_write.WriterShard).
 
-Every attempt of a task uses new file names. An attempt that fails deletes its files; one that is killed
-leaves files that no snapshot names, which `remove_orphan_files` finds.
+Every attempt of a task uses new file names. A failed attempt deletes its files. A killed attempt leaves files that no
+snapshot names, which `remove_orphan_files` finds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from forebay.api.changes import SPARK_CHANGE_TYPES
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
-from forebay.client.log_decode import CHANGE_TYPES
+from forebay.client.reading.log_decode import CHANGE_TYPES
 from forebay.client.views import text_array
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.schema import TableSchema
@@ -36,11 +36,11 @@ from forebay.paimon.write.table_write import TableWrite, WriterShard
 from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
 
 LANES_UNKNOWN = 4096
-"""Number of lanes if a task does not know it: more tasks than any write has that Spark does not shuffle."""
+"""Number of lanes where the number of tasks is unknown: more than the tasks of any write that is not shuffled."""
 
 GATHERED_ROWS, GATHERED_BYTES = 1 << 15, 16 << 20
-"""What a task collects before it divides rows: at least one of the two. Dividing takes a while for each batch, whatever
-its size, and Spark's batches are small (`spark.sql.execution.arrow.maxRecordsPerBatch`)."""
+"""A task divides rows among buckets once it has collected this many rows or bytes. Dividing a batch has a fixed cost,
+and Spark's batches are small (`spark.sql.execution.arrow.maxRecordsPerBatch`)."""
 
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -64,10 +64,10 @@ def messages_of(written: Iterable[WrittenFiles]) -> list[CommitMessage]:
 
 @dataclass(frozen=True)
 class LakeWriteFunction(TaskWrite):
-    """How the tasks of one write write `name`.
+    """The function with which the tasks of a write write table `name`.
 
-    `table` has the schema that the driver planned with; `replaces` says that the rows will replace what is there;
-    `tasks` is how many tasks write.
+    `table` has the schema with which the driver planned; `replaces`: the write is an overwrite; `tasks` is the number
+    of tasks.
     """
 
     table: TableContext
@@ -76,7 +76,7 @@ class LakeWriteFunction(TaskWrite):
     tasks: int = LANES_UNKNOWN
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
-        """Write all rows. Raises `ForebayError`, after deleting what was written."""
+        """Write all rows of a task; returns its files. Raises `ForebayError`, after deleting what was written."""
         task = TaskContext.get()
         lane = WriterShard(0 if task is None else task.partitionId() % self.tasks, self.tasks)
         with short_errors(f"writing to table {self.name}"), new_write(self.table, lane, self.replaces) as write:
@@ -88,7 +88,7 @@ class LakeWriteFunction(TaskWrite):
         return WrittenFiles(messages, rows, None if task is None else task.getLocalProperty(_QUERY_ID))
 
     def _gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_Ready]:
-        """`batches` ready to be written, in larger ones where they are divided among buckets or partitions."""
+        """The rows of `batches`, joined into larger batches where they are divided among buckets or partitions."""
         schema, options = self.table.schema, self.table.options
         is_divided = options.bucket != UNAWARE or bool(schema.primary_keys or schema.partition_keys)
         rows_min, bytes_min = (GATHERED_ROWS, min(GATHERED_BYTES, options.write_buffer_size)) if is_divided else (1, 1)
@@ -109,31 +109,31 @@ class LakeWriteFunction(TaskWrite):
 
 
 def new_write(table: TableContext, lane: WriterShard, replaces: bool = False) -> TableWrite:
-    """The writing half of a commit in one of several tasks; it does not compact."""
+    """The writer of a task, which does not compact."""
     return TableWrite(table, replaces, None, lane)
 
 
 class Incoming:
     """Batches with one schema as a table's rows and their kinds.
 
-    Columns go by name, in upper or lower case; those that are missing get their default, or null. A column of
-    `KIND_COLUMNS` that the table does not have tells what each row is: +I, -U, +U, -D, or in a changelog's words.
+    Columns are matched by name, ignoring case. Missing columns get their default, or null. A column of `KIND_COLUMNS`
+    that the table does not have holds the kind of each row: +I, -U, +U, -D, or the words of a changelog.
     """
 
-    def __init__(self, schema: TableSchema, given: Sequence[str]) -> None:
-        """`given` are the data's columns. Raises `InvalidRequest` for unknown ones, and for NOT NULL ones that lack."""
+    def __init__(self, schema: TableSchema, columns: Sequence[str]) -> None:
+        """`columns` are those of the data. Raises `InvalidRequest` for unknown and for missing NOT NULL columns."""
         own = schema.names
         self._intake = Intake(schema)
-        self._kinds = next((n for n in KIND_COLUMNS if n in given and n not in own), None)
+        self._kinds = next((n for n in KIND_COLUMNS if n in columns and n not in own), None)
         extras = CHANGELOG_EXTRAS if self._kinds is not None else ()
         if self._kinds is not None and not schema.has_primary_key:
             raise InvalidRequest(
                 f"the data has row kinds in column '{self._kinds}', and a table without primary key takes inserts "
                 "only: leave the column out"
             )
-        self._kept = [n for n in given if n in own or not (n == self._kinds or n in extras)]
+        self._columns = [n for n in columns if n in own or not (n == self._kinds or n in extras)]
         by_case = {name.lower(): name for name in own}
-        self._names = [n if n in own else by_case.get(n.lower(), n) for n in self._kept]
+        self._names = [n if n in own else by_case.get(n.lower(), n) for n in self._columns]
         for name in self._names:
             if name not in own or self._names.count(name) > 1:
                 what = "which the table does not have" if name not in own else "twice"
@@ -145,7 +145,7 @@ class Incoming:
     def ready(self, batch: pa.RecordBatch) -> Iterator[_Ready]:
         """`batch` in the table's Arrow schema, in pieces, each with the kinds of its rows."""
         kinds = None if self._kinds is None else _kinds(batch.column(self._kinds), self._kinds)
-        data = batch.select(self._kept).rename_columns(self._names)
+        data = batch.select(self._columns).rename_columns(self._names)
         done = 0
         for piece in self._intake.batches(data):
             if kinds is None:

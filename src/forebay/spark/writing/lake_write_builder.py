@@ -1,10 +1,10 @@
 """Writing Paimon tables: the proxies between INSERT, `writeTo`, `writeStream` and the workers' `LakeWriteFunction`.
 
-A statement is one commit, made on the driver from the messages of all tasks. An overwrite replaces, in that commit,
-what is there at that moment. For a streaming query Spark makes a new builder for every micro-batch; what lasts as long
-as the query is kept by forebay.spark.writing.stream_commits.
+A statement is one commit, which the driver makes from the messages of all tasks. An overwrite replaces the rows that
+the table has at the time of the commit. For a streaming query Spark makes a new builder for every micro-batch; the
+state of the query is in forebay.spark.writing.stream_commits.
 
-How rows are dealt to the tasks:
+The distribution of rows to tasks:
 
 | table | tasks |
 |---|---|
@@ -13,11 +13,11 @@ How rows are dealt to the tasks:
 | fixed buckets, with or without primary key | rows of a bucket of a partition together, in few tasks |
 | dynamic buckets | one: keys have one assigner |
 
-Rows are shuffled by the table's bucket function (forebay.spark.bucket_functions), so a commit has one file of each
-partition and bucket, or a few if it is large. All versions of a key keep their order. Where Spark cannot run that
-function, rows are shuffled by the columns of the bucket key: then a bucket's rows are in each of the tasks, those with
-one key in one of them. Either way no task needs to know of another's (forebay.spark.writing.lake_write says how
-sequence numbers stay apart). Tasks are as many as run at a time, or `sink.parallelism`.
+Rows are shuffled by the table's bucket function (forebay.spark.bucket_functions), so a commit has one file for each
+partition and bucket, or a few if it is large. All versions of a key keep their order. Where Spark cannot run the
+function, rows are shuffled by the columns of the bucket key: all tasks then have rows of a bucket, and one task has all
+rows of a key. In both cases tasks are independent of each other (forebay.spark.writing.lake_write says how they number
+rows). The number of tasks is `sink.parallelism`, or the number of tasks that run at a time.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ from forebay.paimon.read.predicates import split_conjuncts
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.bucket_functions import lake_bucketing, letter, runs_on_executors
-from forebay.spark.context import PaimonContext, SessionContext
+from forebay.spark.context import LakeContext, SessionContext
 from forebay.spark.filters import to_predicate
-from forebay.spark.jvm.expressions import ALWAYS_TRUE
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.expressions import ALWAYS_TRUE, read_expression
+from forebay.spark.jvm.gateway import JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import python_metrics, stream_writer_factory
+from forebay.spark.jvm.spark_values import python_schema
 from forebay.spark.lake_options import (
     SINK_PARALLELISM,
     SINK_STRATEGY,
@@ -54,18 +56,25 @@ from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
 from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, messages_of
 from forebay.spark.writing.stream_commits import Epoch, stream_commits
-from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy, WriteTasks, clustered
+from forebay.spark.writing.write_builder import (
+    EXPRESSIONS,
+    UPDATES_AS_APPENDS,
+    WRITE,
+    BatchTasks,
+    StreamingTasks,
+    WriteBuilder,
+    WriteProxy,
+    WriteTasks,
+    clustered,
+    write_text,
+)
 
-_EXPRESSIONS = CONNECTOR + "expressions."
 
-
-class PaimonWriteBuilder(JavaProxy):
-    """Builds the write of one statement, or of one micro-batch."""
-
-    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsOverwriteV2", WRITE + "SupportsDynamicOverwrite")
+class LakeWriteBuilder(WriteBuilder):
+    """Builds the write of one statement, or of one micro-batch, into a lake table."""
 
     def __init__(
-        self, context: PaimonContext, name: str, table: Table, options: dict[str, str], info: JavaObject
+        self, context: LakeContext, name: str, table: Table, options: dict[str, str], info: JavaObject
     ) -> None:
         """`info` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
         super().__init__(context.jvm)
@@ -74,13 +83,12 @@ class PaimonWriteBuilder(JavaProxy):
         self._proxied, self._table = table, with_write_options(table, self._options)
         self._schema, self._query = info.schema(), str(info.queryId())
         self._overwrite: Overwrite | None = None
-        with short_errors(f"writing to table {name}"):  # before any task finds out
+        with short_errors(f"writing to table {name}"):  # before any task runs
             Incoming(self._table.schema, [str(column) for column in self._schema.fieldNames()])
 
     # ---- what is replaced -------------------------------------------------------------------------------------------
 
     def truncate(self) -> JavaProxy:
-        """INSERT OVERWRITE of a table, CREATE OR REPLACE ... AS SELECT, or a stream in mode complete."""
         self._overwrite = Overwrite(dynamic=dynamic_overwrite(self._options, self._table))
         return self
 
@@ -88,11 +96,8 @@ class PaimonWriteBuilder(JavaProxy):
         self._overwrite = Overwrite(dynamic=bool(self._table.schema.partition_keys))
         return self
 
-    def canOverwrite(self, predicates: JavaObject) -> bool:
-        """Always true: `overwrite` raises for what cannot be overwritten, with the reason."""
-        return True
-
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
+        """Replace the partition that `predicates` name. Raises `UnsupportedOperation` for other conditions."""
         partition = self._partition(predicates)
         if partition is None:
             shown = " AND ".join(str(p.toString()) for p in predicates)
@@ -109,49 +114,49 @@ class PaimonWriteBuilder(JavaProxy):
     def _partition(self, predicates: JavaObject) -> dict[str, Any] | None:
         """The partition values named by the predicates; None if they contain anything else."""
         schema = self._table.schema
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for java in predicates:
-            expression = self.jvm.expression(java)
+            expression = read_expression(java)
             if expression == ALWAYS_TRUE:
                 continue
             predicate = to_predicate(expression, columns_of(schema))
             for part in [None] if predicate is None else split_conjuncts(predicate):
-                value = _named_value(part)
-                if value is None or value[0] not in schema.partition_keys or value[0] in found:
+                item = _named_value(part)
+                if item is None or item[0] not in schema.partition_keys or item[0] in values:
                     return None
-                found[value[0]] = value[1]
-        return found
+                values[item[0]] = item[1]
+        return values
 
     # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
-        return PaimonWrite(self)
+        return LakeWrite(self)
 
 
-class PaimonUpsertBuilder(PaimonWriteBuilder):
-    """The builder of a table with primary key: rows of a query in output mode update replace those with their key."""
+class LakeUpsertBuilder(LakeWriteBuilder):
+    """The builder of a table with primary key."""
 
-    interfaces: ClassVar[tuple[str, ...]] = ("org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend",)
+    interfaces: ClassVar[tuple[str, ...]] = (UPDATES_AS_APPENDS,)
 
 
 def write_builder(
-    context: PaimonContext, name: str, table: Table, options: dict[str, str], info: JavaObject
-) -> PaimonWriteBuilder:
+    context: LakeContext, name: str, table: Table, options: dict[str, str], info: JavaObject
+) -> LakeWriteBuilder:
     """The builder for a write to `table`."""
-    kind = PaimonUpsertBuilder if table.schema.has_primary_key else PaimonWriteBuilder
+    kind = LakeUpsertBuilder if table.schema.has_primary_key else LakeWriteBuilder
     return kind(context, name, table, options, info)
 
 
 class _LakeTasks(WriteTasks):
     """The tasks of a write, shared by batches and streams."""
 
-    def __init__(self, builder: PaimonWriteBuilder) -> None:
+    def __init__(self, builder: LakeWriteBuilder) -> None:
         super().__init__(builder.jvm)
         self._builder = builder
         self._table, self._name = builder._table, builder._name
         self._schema, self._overwrite = builder._schema, builder._overwrite
         self._is_settled = False
-        """Whether a commit was tried: it deletes files itself, or its outcome is unknown."""
+        """Whether a commit was attempted. A failed commit deletes its files, or its outcome is unknown."""
 
     def _task(self, physical: JavaObject) -> LakeWriteFunction:
         tasks = max(int(physical.numPartitions()), 1)
@@ -163,50 +168,49 @@ class _LakeTasks(WriteTasks):
             self._table.new_commit().abort(messages_of(self._written(messages)))
 
 
-class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
+class LakeWrite(_LakeTasks, WriteProxy, BatchTasks):
     """A write: the distribution of its rows to tasks, its batch and its commit, or its stream."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
 
-    def __init__(self, builder: PaimonWriteBuilder) -> None:
+    def __init__(self, builder: LakeWriteBuilder) -> None:
         super().__init__(builder)
-        self._dealing = dealing(builder._table, builder._context)
-        if self._dealing.function is not None and not self._has_types_of_table(builder):
-            self._dealing = replace(self._dealing, function=None)
+        self._distribution = row_distribution(builder._table, builder._context)
+        if self._distribution.function is not None and not self._has_types_of_table(builder):
+            self._distribution = replace(self._distribution, function=None)
 
-    def _has_types_of_table(self, builder: PaimonWriteBuilder) -> bool:
-        """Whether the catalog's function takes the data as it is: in a stream Spark does not cast it to the table."""
-        names = set(self._dealing.columns)
-        given, own = self.jvm.python_schema(builder._schema), table_schema(builder._table.schema.fields)
-        return {f.name: _type_of(f) for f in own if f.name in names}.items() <= {
-            f.name: _type_of(f) for f in given
+    def _has_types_of_table(self, builder: LakeWriteBuilder) -> bool:
+        """Whether the columns of the distribution have the table's types: Spark does not cast the data of a stream."""
+        names = set(self._distribution.columns)
+        data, table = python_schema(builder._schema), table_schema(builder._table.schema.fields)
+        return {f.name: _type_of(f) for f in table if f.name in names}.items() <= {
+            f.name: _type_of(f) for f in data
         }.items()
 
     def description(self) -> str:
+        """The write in words, as plans show it."""
         overwrite = self._overwrite
-        what = "append to" if overwrite is None else "overwrite"
-        if overwrite is None and self._table.schema.has_primary_key:
-            what = "upsert into"
+        what = write_text(self._name, has_key=self._table.schema.has_primary_key, replaces=overwrite is not None)
         partition = "" if overwrite is None or not overwrite.partition else f" {dict(overwrite.partition)}"
-        return f"forebay: {what} {self._name}{partition}"
+        return what + partition
 
     def requiredDistribution(self) -> JavaObject:
-        return self._dealing.distribution(self.jvm)
+        return self._distribution.to_java(self.jvm)
 
     def requiredNumPartitions(self) -> int:
-        return self._dealing.tasks
+        return self._distribution.tasks
 
     def requiredOrdering(self) -> JavaObject:
-        return self.jvm.array(_EXPRESSIONS + "SortOrder", [])
+        return self.jvm.array(EXPRESSIONS + "SortOrder", [])
 
     def supportedCustomMetrics(self) -> JavaObject:
-        return self.jvm.python_metrics()
+        return python_metrics(self.jvm)
 
     def toBatch(self) -> JavaProxy:
         return self
 
     def toStreaming(self) -> JavaProxy:
-        return PaimonStreamingWrite(self._builder)
+        return LakeStreamingWrite(self._builder)
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
@@ -217,17 +221,15 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         self._discard(messages)
 
 
-class PaimonStreamingWrite(_LakeTasks):
+class LakeStreamingWrite(_LakeTasks, StreamingTasks):
     """The tasks of one micro-batch, and its commit."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "streaming.StreamingWrite",)
-
-    def __init__(self, builder: PaimonWriteBuilder) -> None:
+    def __init__(self, builder: LakeWriteBuilder) -> None:
         super().__init__(builder)
         self._commits = stream_commits(builder._context, self._name, builder._proxied, builder._query, builder._options)
 
     def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
+        return stream_writer_factory(self.jvm, self._command(physical), self._schema)
 
     def commit(self, epoch: int, messages: JavaObject) -> None:
         self._is_settled = True
@@ -251,53 +253,54 @@ def _named_value(predicate: Predicate | None) -> tuple[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Dealing:
-    """Rows with equal `columns` go to one of `tasks` tasks (0: Spark chooses); without columns rows stay in place.
+class RowDistribution:
+    """Rows with equal `columns` go to the same one of `tasks` tasks (0: Spark chooses the number of tasks).
 
-    `function` is that of the catalog which numbers the tasks by these columns, if there is one.
+    Without columns rows are not shuffled. `function` is the name of the catalog's function that maps the columns to
+    tasks, if there is one.
     """
 
     columns: tuple[str, ...] = ()
     tasks: int = 0
     function: str | None = None
 
-    def distribution(self, jvm: Jvm) -> JavaObject:
+    def to_java(self, jvm: Jvm) -> JavaObject:
         return clustered(jvm, self.columns, self.function)
 
 
 def _type_of(field: StructField) -> str:
-    """The type of a column as Spark hands its values out: text has no length."""
+    """The type of a column's values in Spark, where text has no length."""
     name = field.dataType.simpleString()
     return "string" if name.startswith(("char(", "varchar(")) else name
 
 
-def dealing(table: Table, context: SessionContext) -> Dealing:
+def row_distribution(table: Table, context: SessionContext) -> RowDistribution:
     """The distribution of the rows of a write."""
     schema = table.schema
-    asked = value_in(table.schema.options, SINK_PARALLELISM)
+    parallelism = value_in(table.schema.options, SINK_PARALLELISM)
     buckets = table.context.options.bucket
     if buckets != UNAWARE:
-        most = context.cores if schema.partition_keys else min(context.cores, buckets)
-        return _by_bucket(schema, asked or most, context.jvm)
+        tasks_max = context.cores if schema.partition_keys else min(context.cores, buckets)
+        return _by_bucket(schema, parallelism or tasks_max, context.jvm)
     if schema.has_primary_key:
-        if (asked or 1) > 1:
+        if (parallelism or 1) > 1:
             raise InvalidRequest(
                 f"{table.name} has dynamic buckets, whose keys one task assigns: 'sink.parallelism' can only be 1"
             )
-        return Dealing(tuple(schema.primary_keys), 1)
+        return RowDistribution(tuple(schema.primary_keys), 1)
     strategy = schema.options.get(SINK_STRATEGY, "none").lower()
     if strategy not in ("none", "hash"):
         raise InvalidRequest(f"option '{SINK_STRATEGY}' is '{strategy}': write none or hash")
     if strategy == "hash" and schema.partition_keys:
-        return Dealing(tuple(schema.partition_keys), asked or 0)
-    return Dealing()
+        return RowDistribution(tuple(schema.partition_keys), parallelism or 0)
+    return RowDistribution()
 
 
-def _by_bucket(schema: TableSchema, tasks: int, jvm: Jvm) -> Dealing:
-    """Rows of a bucket of a partition together or, where Spark cannot tell buckets, rows with equal bucket keys."""
+def _by_bucket(schema: TableSchema, tasks: int, jvm: Jvm) -> RowDistribution:
+    """The distribution by bucket and partition or, where Spark cannot run the bucket function, by bucket key."""
     function = lake_bucketing(schema) if tasks > 1 else None
-    of_partition = [letter(f.type) for f in schema.partition_fields]
-    known = [t for t in of_partition if t is not None]
-    if function is None or len(known) < len(of_partition) or not runs_on_executors(jvm):
-        return Dealing(tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys))), tasks)
-    return Dealing((*function.columns, *schema.partition_keys), tasks, function.dealt(known, tasks))
+    letters = [letter(f.type) for f in schema.partition_fields]
+    supported = [t for t in letters if t is not None]
+    if function is None or len(supported) < len(letters) or not runs_on_executors(jvm):
+        return RowDistribution(tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys))), tasks)
+    return RowDistribution((*function.columns, *schema.partition_keys), tasks, function.dealt(supported, tasks))

@@ -1,9 +1,9 @@
-"""Deletes on primary-key tables of all rows that match: DELETE FROM, TRUNCATE, and what a write replaces.
+"""Deletes of matching rows in primary-key tables: DELETE FROM, TRUNCATE, and the rows that a write replaces.
 
-The protocol deletes by key. Where the filters say the whole primary key (`id = 5`, `id IN (...)`), these keys are
-deleted without reading anything. Otherwise live scans find the keys, in tasks of Spark if there are many rows, and each
-task stages its deletes. Each bucket is scanned at one instant. All deletes of a statement are one transaction where the
-cluster has transactions.
+The protocol deletes by key. Where the filters fix the whole primary key (`id = 5`, `id IN (...)`), these keys are
+deleted without a scan. Otherwise live scans find the keys, in tasks of Spark if there are many rows, and each task
+stages its deletes. Each bucket is scanned at one point in time. Where the cluster has transactions, all deletes of a
+statement are one transaction.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.client.cluster.buckets import plan_buckets
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.planning import plan_buckets
 from forebay.client.table import Table
 from forebay.client.transaction import Transaction
-from forebay.codec.arrow_types import arrow_type
-from forebay.codec.literals import is_floating
-from forebay.codec.rows import whole_key_encoder
+from forebay.codec.arrow.arrow_types import arrow_type
+from forebay.codec.casting.literals import is_floating
+from forebay.codec.rows.keys import whole_key_encoder
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import key_values
 from forebay.spark.jvm.spark_jobs import RunTasks
-from forebay.spark.reading.live_plan import row_counts, wanted_buckets
+from forebay.spark.reading.live_plan import matching_buckets, row_counts
 
 DIRECT_KEYS_MAX = 100_000
-"""Keys that a DELETE may name; beyond that the table is scanned."""
+"""Maximum number of keys that filters may name; for more keys the table is scanned."""
 
 DRIVER_ROWS_MAX = 100_000
-"""Rows that the driver scans itself, which takes less time than a job of Spark."""
+"""Maximum number of rows that the driver scans. Starting a Spark job for them would take longer."""
 
 TASKS_MAX = 64
-"""Tasks that scan a table; each is an attempt of the transaction."""
+"""Maximum number of tasks that scan a table. Each task is an attempt of the transaction."""
 
 _GATHERED_ROWS = 1 << 20
+"""Rows whose keys are compared with the retained keys at a time."""
 
 
 def check_takes_deletes(info: TableInfo) -> None:
@@ -93,23 +94,23 @@ def stage_deletes(
     info: TableInfo,
     predicates: Sequence[Predicate],
     partitions: Sequence[Mapping[str, Any]] | None = None,
-    kept: pa.BinaryArray | None = None,
+    retained_keys: pa.BinaryArray | None = None,
     *,
     run_tasks: RunTasks,
 ) -> list[str]:
-    """Stage deletes of the rows that match all `predicates`, in these partitions or in all, but for the keys `kept`.
+    """The attempts in which deletes are staged: of rows that match all `predicates`, without `retained_keys`.
 
-    Returns the attempts. Raises as `delete_where` does.
+    Rows are those of `partitions`, by default of all. Raises as `delete_where` does.
     """
     check_takes_deletes(info)
     connection = shared_connection(transaction.connection.settings)
-    work = DeleteFunction(transaction, info, tuple(predicates), kept)
+    work = DeleteFunction(transaction, info, tuple(predicates), retained_keys)
     keys = named_keys(info, predicates) if partitions is None else None
     if keys is not None:
         return [work.stage(keys.to_batches())]
     if partitions is None:
         own = set(info.descriptor.partition_keys)
-        buckets = wanted_buckets(connection, info, [p for p in predicates if p.columns() <= own])
+        buckets = matching_buckets(connection, info, [p for p in predicates if p.columns() <= own])
     else:
         buckets = plan_buckets(connection.cluster, info, partitions)
     counts = row_counts(connection, info, buckets)
@@ -126,15 +127,15 @@ def stage_deletes(
 
 @dataclass(frozen=True)
 class DeleteFunction:
-    """Stages deletes of the rows of some buckets that match all `predicates`, but for the keys `kept`."""
+    """Stages deletes of the rows of buckets that match all `predicates`, except those with `retained_keys`."""
 
     transaction: Transaction
     info: TableInfo
     predicates: tuple[Predicate, ...]
-    kept: pa.BinaryArray | None = None
+    retained_keys: pa.BinaryArray | None = None
 
     def __call__(self, buckets: Sequence[TableBucket], _attempt: int) -> str:
-        """The attempt in which the deletes are."""
+        """Stage the deletes of rows in `buckets`; returns the attempt."""
         key = list(self.info.schema.primary_key)
         with self._table.scan(key, all_of(self.predicates), buckets=buckets).reader() as rows:
             return self.stage(rows)
@@ -144,20 +145,21 @@ class DeleteFunction:
         return shared_connection(self.transaction.connection.settings).table(self.info)
 
     def stage(self, keys: Iterable[pa.RecordBatch]) -> str:
+        """Stage deletes of these keys; returns the attempt."""
         writer = self.transaction.staged_writer("deletes")
-        for found in self._gathered(keys):
-            if self.kept is not None:
+        for chunk in self._gathered(keys):
+            if self.retained_keys is not None:
                 encoded = pa.chunked_array(
-                    [whole_key_encoder(self.info.descriptor).encode(b) for b in found.to_batches()]
+                    [whole_key_encoder(self.info.descriptor).encode(b) for b in chunk.to_batches()]
                 )
-                found = found.filter(pc.invert(pc.is_in(encoded, value_set=self.kept)))
-            if found.num_rows:
-                writer.delete(self._table, found)
+                chunk = chunk.filter(pc.invert(pc.is_in(encoded, value_set=self.retained_keys)))
+            if chunk.num_rows:
+                writer.delete(self._table, chunk)
         writer.finish()
         return writer.attempt
 
     def _gathered(self, keys: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Batches in larger pieces: a set of keys takes a while to search, however few are looked for."""
+        """The batches joined into larger tables: each search in `retained_keys` builds a hash table of all of them."""
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for batch in keys:
@@ -175,11 +177,9 @@ def named_keys(info: TableInfo, predicates: Sequence[Predicate]) -> pa.Table | N
     key = [info.schema.column(name) for name in info.schema.primary_key]
     if any(is_floating(column.data_type) for column in key):
         return None  # 0.0 equals -0.0, but they are two keys
-    found = key_values(predicates, info.schema.primary_key, DIRECT_KEYS_MAX)
-    if found is None or found[1]:
+    values = key_values(predicates, info.schema.primary_key, DIRECT_KEYS_MAX)
+    if values is None or values[1]:
         return None
-    columns = list(zip(*found[0], strict=True)) if found[0] else [()] * len(key)
-    arrays = [
-        pa.array(values, arrow_type(column.data_type, "UTC")) for column, values in zip(key, columns, strict=True)
-    ]
+    columns = list(zip(*values[0], strict=True)) if values[0] else [()] * len(key)
+    arrays = [pa.array(items, arrow_type(column.data_type, "UTC")) for column, items in zip(key, columns, strict=True)]
     return pa.table(arrays, names=[column.name for column in key])

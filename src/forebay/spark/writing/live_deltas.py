@@ -1,18 +1,18 @@
 """UPDATE, MERGE and DELETE on primary-key tables of a cluster: deltas by key, all of a statement in one transaction.
 
-Tasks stage deletes and upserts as two attempts each; the driver commits the deletes of all tasks and then the upserts
-of all. So a row that gets the primary key of another row which moves away or is deleted is there afterwards, whichever
-tasks had the two.
+Each task stages its deletes and its upserts as two attempts. The driver commits the deletes of all tasks, and then all
+upserts. So a row may get the primary key of another row that is deleted or gets another key, even if two tasks write
+these rows.
 
-The statement sees each bucket as of its table snapshot. If another writer has changed a row that the statement changes,
-too, since the scan was planned, the server refuses the commit (`Transaction.watch`), and the statement has no effect.
+The statement sees each bucket as of its table snapshot. If another writer has changed one of the statement's rows since
+the scan was planned, the server refuses the commit (`Transaction.watch`), and the statement has no effect.
 
-On clusters without transactions (Apache Fluss) rows are written as tasks go along, and nothing is checked.
+On clusters without transactions (Apache Fluss) tasks write rows immediately, and conflicts are not detected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,43 +26,44 @@ from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, Unsupported
 from forebay.client.connection import shared_connection
 from forebay.client.table import Table
 from forebay.client.transaction import PlainWriter, StagedWriter
-from forebay.codec.arrow_types import user_schema
-from forebay.codec.cast import cast_batch
-from forebay.codec.rows import whole_key_encoder
+from forebay.codec.arrow.arrow_types import user_schema
+from forebay.codec.casting.conform import cast_batch
+from forebay.codec.rows.keys import whole_key_encoder
 from forebay.metadata.merge_engines import AGGREGATION, FIRST_ROW, VERSIONED
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import python_options
 from forebay.spark.options import END, READ_OPTIMIZED, START, WriteOptions, write_options
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.live_deletes import check_takes_deletes
 from forebay.spark.writing.live_write import StagedWrite
-from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
+from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenSource
 
 _KEYS_SHOWN = 3
 _DELETES, _UPSERTS = "deletes", "upserts"
-"""The attempts of a task."""
+"""The names of the attempts of a task."""
 
 
 class LiveDelta(DeltaOperation):
     """A statement on one table of a cluster."""
 
-    _context: CatalogContext
+    _context: LiveContext
 
     def __init__(
         self,
-        context: CatalogContext,
+        context: LiveContext,
         name: str,
         info: TableInfo,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
-        """`readable` says how the table is read. Raises `UnsupportedOperation` where its rows cannot be changed."""
-        super().__init__(context, name, command, readable)
+        """Raises `UnsupportedOperation` where its rows cannot be changed."""
+        super().__init__(context, name, command, open_source)
         self._info = info
         self._ends: dict[TableBucket, int] = {}
         _check_changeable(self.statement, name, info)
@@ -71,23 +72,24 @@ class LiveDelta(DeltaOperation):
         return self._info.schema.primary_key
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        # Before the scan is planned: what is logged from here on, and only that, can be unknown to it.
+        """The builder of the statement's scan. Raises `InvalidRequest` for options that restrict the rows."""
+        # Before the scan is planned, so that all rows that the scan misses are logged after these offsets.
         self._ends = self._context.connection.admin.list_offsets(self._info)
-        given = self.jvm.options(options)
-        windows = [name for name in (START, END) if name in given]
+        read_options = python_options(options)
+        windows = [name for name in (START, END) if name in read_options]
         if windows:
             raise InvalidRequest(f"{self.statement} {self._name}: all rows are read, so {windows} cannot be given")
         # Rows that the lake does not have yet, or has in an old form, would be missed or written back.
-        return ScanBuilder(self._context, self._readable({**given, READ_OPTIMIZED: "false"}))
+        return ScanBuilder(self._context, self._target({**read_options, READ_OPTIMIZED: "false"}))
 
     def _write(self, options: dict[str, str]) -> DeltaWrite:
-        chosen = write_options(self._context.settings, options)
-        if not chosen.is_atomic or chosen.columns is not None or chosen.sequence_field is not None:
+        parsed = write_options(self._context.settings, options)
+        if not parsed.is_atomic or parsed.columns is not None or parsed.sequence_field is not None:
             raise InvalidRequest(
                 f"{self.statement} {self._name}: its rows are written whole, together, so 'write.atomic', 'columns' "
                 "and 'write.sequence.field' cannot be given"
             )
-        return LiveDeltaWrite(self, self._info, chosen, self._ends)
+        return LiveDeltaWrite(self, self._info, parsed, self._ends)
 
 
 def _check_changeable(statement: str, name: str, info: TableInfo) -> None:
@@ -149,6 +151,7 @@ class LiveDeltaWrite(DeltaWrite):
         return DeltaRows(to_spark_schema(self._info.schema.columns), self._info.schema.primary_key, (), error)
 
     def commit(self, messages: JavaObject, *summary: object) -> None:
+        """Commit the deletes and then the upserts of all tasks. Raises `Conflict` if a row was changed meanwhile."""
         changed: list[ChangedRows] = self._written(messages)
         self._refuse_shared_keys(changed)
         attempts = [a for a in [*(m.deletes for m in changed), *(m.upserts for m in changed)] if a]
@@ -182,7 +185,7 @@ class LiveDeltaWrite(DeltaWrite):
 
 @dataclass(frozen=True)
 class ChangedRows(WriterCommitMessage):
-    """What one task has staged: the attempts of its deletes and upserts, where it had any, and the keys of these."""
+    """The result of a task: the attempts of its deletes and of its upserts, if any, and the keys of the upserts."""
 
     deletes: str | None = None
     upserts: str | None = None
@@ -197,7 +200,7 @@ class DeltaFunction(TaskWrite):
     staged: StagedWrite
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> ChangedRows:
-        """Stage the rows, durably. Raises `ForebayError` if any row was not."""
+        """Stage the rows durably; returns the task's result. Raises `ForebayError` if any row was not staged."""
         info, staged = self.info, self.staged
         if staged.is_committed:
             return ChangedRows()
@@ -231,7 +234,7 @@ class DeltaFunction(TaskWrite):
             # Aggregated, a changed row would be added to the one that is there.
             goes = is_delete if self.info.descriptor.merge_engine is None else kinds != CHANGE_TYPES.index(INSERT)
             if goes.any():
-                check_takes_deletes(self.info)  # of a MERGE it is not known before
+                check_takes_deletes(self.info)  # a MERGE may turn out to have no deletes
                 yield _DELETES, cast_batch(rows.filter(pa.array(goes)).select(keys.names), keys, truncate=True)
             if not is_delete.all():
                 others = rows.filter(pa.array(~is_delete))
@@ -240,13 +243,13 @@ class DeltaFunction(TaskWrite):
                 yield _UPSERTS, cast_batch(others.select(written.names), written, truncate=True)
 
     def _check_numbers(self, table: Table, rows: pa.RecordBatch, is_new: npt.NDArray[np.bool_]) -> None:
-        """Raise `InvalidRequest` for numbers that the server has not given to these rows."""
+        """Raise `InvalidRequest` for numbers that the server has not assigned to these rows."""
         name = str(self.info.schema.auto_increment_column)
         keys = rows.select(list(self.info.schema.primary_key))
-        there = table.lookup(keys, [name]).column(0).combine_chunks()
-        given = rows.column(name).cast(there.type)
-        is_same = pc.fill_null(pc.equal(given, there), pc.is_null(there))  # a row that is gone fails the commit
-        is_wrong = pc.if_else(pa.array(is_new), pc.is_valid(given), pc.invert(is_same))
+        stored = table.lookup(keys, [name]).column(0).combine_chunks()
+        incoming = rows.column(name).cast(stored.type)
+        is_same = pc.fill_null(pc.equal(incoming, stored), pc.is_null(stored))  # a deleted row fails the commit
+        is_wrong = pc.if_else(pa.array(is_new), pc.is_valid(incoming), pc.invert(is_same))
         if pc.any(is_wrong).as_py():
             raise InvalidRequest(
                 f"column '{name}' is numbered by the server: rows keep the number that they have, new ones get one, "

@@ -1,15 +1,16 @@
-"""What Spark's workers run to write a live table: a task's record batches -> the table.
+"""The functions with which Spark's workers write a live table: a task's record batches -> the table.
 
-Log tables are appended to, primary-key tables are upserted into; data with a column `_change_type` brings deletes, too.
+Rows are appended to log tables, and upserted into primary-key tables. Data with a column `_change_type` also deletes.
 
-A statement is one transaction (forebay.client.transaction), and so is each micro-batch of a stream: tasks stage their
-rows and report their attempts, and the driver commits those that count, in the order of Spark's partitions. So
-rows of one key keep the order of the data frame. A statement that fails adds nothing. A micro-batch that Spark repeats
-after a failure adds nothing either: its transaction is named by the query and the batch, which its checkpoint keeps.
+A statement is one transaction (forebay.client.transaction), and so is each micro-batch of a stream: tasks stage
+their rows and report their attempts, and the driver commits the attempts of successful tasks, in the order of Spark's
+partitions. So rows of one key keep the order of the data frame. A failed statement adds nothing. A micro-batch that
+Spark repeats after a failure adds nothing either: the name of its transaction has the query and the batch, which the
+checkpoint stores.
 
-On clusters without transactions (Apache Fluss), and with `write.atomic` = false, tasks write at once: each waits until
-the servers have acknowledged all of its rows before it reports success. A task that is run again appends again (at
-least once); upserts come out the same.
+On clusters without transactions (Apache Fluss), and with `write.atomic` = false, tasks write immediately: each waits
+until the servers have acknowledged all of its rows before it reports success. A repeated task appends its rows again
+(at least once); a repeated upsert has the same result.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from forebay.base.arguments import did_you_mean
 from forebay.base.errors import Conflict, ErrorCode, InternalError, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import shared_connection
 from forebay.client.settings import Settings
-from forebay.codec.arrow_types import arrow_type, user_schema
-from forebay.codec.cast import cast_batch
+from forebay.codec.arrow.arrow_types import arrow_type, user_schema
+from forebay.codec.casting.conform import cast_batch
 from forebay.codec.filters import bind, mask
-from forebay.codec.rows import whole_key_encoder
+from forebay.codec.rows.keys import whole_key_encoder
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.jvm.spark_jobs import RunTasks, run_here
@@ -43,34 +44,34 @@ if TYPE_CHECKING:
     from forebay.client.transaction import PlainWriter, StagedWriter, Transaction
 
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""What Spark tells the tasks of a streaming query."""
+"""The local properties in which Spark passes the query and the micro-batch to tasks."""
 
-KEPT_KEYS_MAX = 1_000_000
-"""Keys that the driver takes of the tasks of a statement, so that none of these is deleted before it is written."""
+DRIVER_KEYS_MAX = 1_000_000
+"""Maximum number of keys that tasks report to the driver, which does not delete rows with these keys first."""
 
 _PartitionValues = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class WrittenMessage(WriterCommitMessage):
-    """The result of one task, for the driver. `attempt` has the rows that it has staged, if it has."""
+    """The result of one task, for the driver. `attempt` is the attempt with its staged rows; None if it staged none."""
 
     rows: int = 0
     attempt: str | None = None
     application: str | None = None
     begun_id: int = 0
-    """Of the transaction that it has joined."""
+    """The transaction that the task has joined."""
     partitions: frozenset[_PartitionValues] = frozenset()
-    """Those that it has written to, where that matters."""
+    """The partitions of its rows, if the write replaces the rows of these partitions."""
     keys: pa.BinaryArray | None = None
-    """Those of its rows, where others are replaced by them and they are few enough."""
+    """The keys of its rows, if they replace others and are few enough (`WriteFunction.keys_max`); else None."""
 
 
 @dataclass(frozen=True)
 class Replaced:
     """The rows of a primary-key table that a write replaces: those that match all `predicates`.
 
-    With `is_dynamic`, those of the partitions that it writes to, or of a table without partitions all.
+    With `is_dynamic` it replaces the rows of the partitions that it writes to, or all rows of an unpartitioned table.
     """
 
     predicates: tuple[Predicate, ...] = ()
@@ -92,7 +93,7 @@ class StagedWrite:
     def begin(
         cls, settings: Settings, application: str | None = None, version: int | None = None, *, join: bool = False
     ) -> StagedWrite:
-        """Raises as `Transaction.begin` does."""
+        """Begin a transaction, or (`join`) join one that another process has begun. Raises as `Transaction.begin`."""
         begun = shared_connection(settings).transaction(application, version).begin(join)
         return cls(settings, application, version, begun.begun_id or 0, begun.committed is not None)
 
@@ -122,9 +123,9 @@ class StagedWrite:
         *,
         run_tasks: RunTasks = run_here,
     ) -> None:
-        """Commit what these tasks have staged, in place of the rows that are `replaced`, found by `run_tasks`.
+        """Commit deletes of the rows that are `replaced`, which `run_tasks` finds, and then the staged rows of tasks.
 
-        Raises `Conflict` if another writer changes a row while these are looked for.
+        Raises `Conflict` if another writer changes a row to be replaced before the commit.
         """
         if self.is_committed:
             return
@@ -150,16 +151,16 @@ class StagedWrite:
             partitions = [dict(values) for values in {values for m in written for values in m.partitions}]
             if not partitions:
                 return []
-        kept = None
+        retained_keys = None
         if all(m.keys is not None for m in written):
-            kept = pa.chunked_array([m.keys for m in written], pa.binary()).combine_chunks()
+            retained_keys = pa.chunked_array([m.keys for m in written], pa.binary()).combine_chunks()
         transaction, predicates = self._transaction(), replaced.predicates
-        return stage_deletes(transaction, info, predicates, partitions, kept, run_tasks=run_tasks)
+        return stage_deletes(transaction, info, predicates, partitions, retained_keys, run_tasks=run_tasks)
 
     def commit_unchanged(self, attempts: Sequence[str], info: TableInfo, since: Mapping[TableBucket, int]) -> None:
-        """Commit these attempts, in this order, if no other writer has changed their rows since these log offsets.
+        """Commit these attempts, in this order, unless another writer has changed their rows since these log offsets.
 
-        Raises `Conflict`. On a cluster without transactions there is nothing to do.
+        Raises `Conflict` if one has. Does nothing on a cluster without transactions.
         """
         if self.begun_id and not self.is_committed:
             transaction = self._transaction()
@@ -167,13 +168,13 @@ class StagedWrite:
             transaction.commit(attempts)
 
     def abort(self) -> None:
-        """Drop what tasks have staged."""
+        """Abort the transaction, which drops the staged rows of tasks."""
         if not self.is_committed:
             self._transaction().abort()
 
 
 def application_of(query: str, info: TableInfo) -> str:
-    """The name under which a streaming query commits to a table. A new checkpoint makes another query."""
+    """The name under which a streaming query commits to a table. A query with a new checkpoint has another name."""
     return f"spark.{query}.{info.table_id}"
 
 
@@ -189,20 +190,20 @@ class WriteFunction(TaskWrite):
     in_stream: bool = False
     """Whether a task finds its transaction by its query and micro-batch."""
     replaces: bool = False
-    """Whether the driver has to know the keys and partitions of the rows, as others are replaced by them."""
+    """Whether the rows replace others, so that tasks report keys and partitions to the driver."""
     within: tuple[Predicate, ...] = ()
-    """What all rows must match: the condition whose rows they replace."""
+    """The condition whose rows are replaced. All new rows must match it."""
     keys_max: int = 0
-    """The most keys that a task tells it."""
+    """Maximum number of keys that a task reports."""
     fills_new_rows: bool = False
-    """Whether rows whose key is new have the other columns, too: there the data has DEFAULT values."""
+    """Whether all columns of rows with new keys are written, because the data has DEFAULT values for them."""
 
     def among(self, tasks: int) -> WriteFunction:
-        """The function of each of so many tasks."""
-        return replace(self, keys_max=KEPT_KEYS_MAX // max(tasks, 1)) if self.replaces else self
+        """The function for each of a number of tasks."""
+        return replace(self, keys_max=DRIVER_KEYS_MAX // max(tasks, 1)) if self.replaces else self
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
-        """Write or stage all rows. Raises `ForebayError` if any of them was not."""
+        """Write or stage all rows; returns the task's result. Raises `ForebayError` if any row was not written."""
         with short_errors(f"writing to table {self.info.path}"):
             staged = StagedWrite.of_task(self.settings, self.info) if self.in_stream else self.staged
             if staged is None:
@@ -267,7 +268,7 @@ class WriteFunction(TaskWrite):
     def _parts(
         self, table: Table, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[pa.RecordBatch, Sequence[str] | None]]:
-        """The rows to upsert, and the columns of them that are written: of rows that are there, `columns` alone."""
+        """The rows to upsert, with the columns to write: all columns of new rows, and `columns` of existing rows."""
         for batch in batches:
             if batch.num_rows:
                 part, whole = (IncomingRows(self.info, batch.schema.names, c) for c in (self.columns, None))
@@ -278,7 +279,7 @@ class WriteFunction(TaskWrite):
                         yield incoming.ready(rows), incoming.columns
 
     def _ready(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[IncomingRows, pa.RecordBatch]]:
-        """The batches as rows of the table; those without rows are left out."""
+        """The batches that have rows, converted to rows of the table."""
         incoming = None
         for batch in batches:
             if batch.num_rows:
@@ -286,16 +287,16 @@ class WriteFunction(TaskWrite):
                 yield incoming, incoming.ready(batch)
 
     def _check_within(self, ready: pa.RecordBatch) -> None:
-        """Raise `InvalidRequest` for a row that is not one of those that the statement replaces.
+        """Raise `InvalidRequest` for a row that does not match the condition whose rows the statement replaces.
 
-        If it were written, running the statement again would not come out the same.
+        With such a row, repeating the statement would have another result.
         """
         if not self.within:
             return
         from forebay.spark.filters import to_text
 
         columns = self.info.schema.columns
-        for column in columns:  # those that the data lacks will be NULL
+        for column in columns:  # columns that the data lacks will be NULL
             if column.name not in ready.schema.names:
                 ready = ready.append_column(column.name, pa.nulls(len(ready), arrow_type(column.data_type, "UTC")))
         for predicate in self.within:
@@ -309,10 +310,10 @@ class WriteFunction(TaskWrite):
                     "replaced"
                 )
 
-    def check(self, given: pa.Schema) -> IncomingRows:
-        """Raise `InvalidRequest` for columns that the table lacks, or whose type cannot be converted to its."""
-        incoming = IncomingRows(self.info, given.names, self.columns)
-        incoming.ready(pa.RecordBatch.from_pylist([], schema=given))
+    def check(self, schema: pa.Schema) -> IncomingRows:
+        """Raise `InvalidRequest` for columns of the data that the table lacks, or whose type cannot be converted."""
+        incoming = IncomingRows(self.info, schema.names, self.columns)
+        incoming.ready(pa.RecordBatch.from_pylist([], schema=schema))
         return incoming
 
 
@@ -325,19 +326,19 @@ def _partitions_of(info: TableInfo, batch: pa.RecordBatch) -> Iterator[_Partitio
 class IncomingRows:
     """Batches with one schema as rows of a table.
 
-    Columns go by name, in upper or lower case. A primary-key table's that are missing are left as they are (a partial
-    update). A column of `KIND_COLUMNS` that the table does not have says what each row is. A delete of some columns
-    clears these, as Fluss has it; data that has only the key is there to delete rows.
+    Columns are matched by name, ignoring case. Columns of a primary-key table that the data lacks keep their values (a
+    partial update). A column of `KIND_COLUMNS` that the table does not have holds the change type of each row. A delete
+    with some of the columns clears these, as in Fluss; data that has only the key can only delete rows.
     """
 
-    def __init__(self, info: TableInfo, given: Sequence[str], columns: Sequence[str] | None = None) -> None:
-        """`given` are the columns of the data, of which only `columns` are written, if given.
+    def __init__(self, info: TableInfo, data_columns: Sequence[str], columns: Sequence[str] | None = None) -> None:
+        """`data_columns` are the columns of the data. Only `columns` of them are written, by default all.
 
         Raises `InvalidRequest` for unknown columns and for those that cannot be written alone.
         """
         self._info = info
         own = info.schema.names
-        self.kinds = next((name for name in KIND_COLUMNS if name in given and name not in own), None)
+        self.kinds = next((name for name in KIND_COLUMNS if name in data_columns and name not in own), None)
         """The column with the change types, if there is one."""
         if self.kinds is not None and not info.has_primary_key:
             raise InvalidRequest(
@@ -347,16 +348,16 @@ class IncomingRows:
         extras = CHANGELOG_EXTRAS if self.kinds is not None else ()
         by_case = {name.lower(): name for name in own}
         self._names: dict[str, str] = {}
-        for name in given:
+        for name in data_columns:
             if name not in own and (name == self.kinds or name in extras):
                 continue
-            found = name if name in own else by_case.get(name.lower(), name)
-            if found not in own or found in self._names:
-                what = "twice" if found in self._names else "which the table does not have"
+            own_name = name if name in own else by_case.get(name.lower(), name)
+            if own_name not in own or own_name in self._names:
+                what = "twice" if own_name in self._names else "which the table does not have"
                 raise InvalidRequest(f"the data has column '{name}', {what}{did_you_mean(name, set(own) - {name})}")
-            self._names[found] = name
-        wanted = [name for name in self._names if columns is None or name in columns]
-        written = [name for name in own if name in wanted and name != info.schema.auto_increment_column]
+            self._names[own_name] = name
+        requested = [name for name in self._names if columns is None or name in columns]
+        written = [name for name in own if name in requested and name != info.schema.auto_increment_column]
         is_whole = len(written) == len(own) - (info.schema.auto_increment_column is not None)
         check_partial(info, None if is_whole else written)
         self.deletes_only = self.kinds is not None and not is_whole and set(written) == set(info.schema.primary_key)
@@ -364,28 +365,28 @@ class IncomingRows:
         """The columns of a partial update; None for whole rows, and for deletes of these."""
         self._written = written
         self.sets_rows = is_whole and self.kinds is None and info.descriptor.merge_engine is None
-        """Whether rows are there afterwards as they are written, whatever was there before."""
+        """Whether the table has exactly the written rows afterwards, whatever rows with their keys it had before."""
 
     @cached_property
     def _target(self) -> pa.Schema:
         target = user_schema([self._info.schema.column(name) for name in self._written])
         if self.kinds is None:
             return target
-        key = self._info.schema.primary_key  # of a delete nothing else counts
+        key = self._info.schema.primary_key  # the other columns of a delete are ignored
         return pa.schema([field if field.name in key else field.with_nullable(True) for field in target])
 
     def ready(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """`batch` with the table's types, and behind them the change types, if it has them."""
+        """`batch` with the table's columns and types, followed by the change types if it has them."""
         self._check_numbered(batch)
-        names = {given: own for own, given in self._names.items()}
+        names = {data_name: own for own, data_name in self._names.items()}
         renamed = batch.rename_columns([names.get(name, name) for name in batch.schema.names])
-        found = cast_batch(renamed, self._target, truncate=True)
+        rows = cast_batch(renamed, self._target, truncate=True)
         if self.deletes_only:
-            return found.filter(self._deletes(batch))
-        return found if self.kinds is None else found.append_column(CHANGE_TYPE_COLUMN, batch.column(self.kinds))
+            return rows.filter(self._deletes(batch))
+        return rows if self.kinds is None else rows.append_column(CHANGE_TYPE_COLUMN, batch.column(self.kinds))
 
     def _deletes(self, batch: pa.RecordBatch) -> pa.Array:
-        """Which rows of data with nothing but the key are deletes; the others have to be old images of updates."""
+        """The mask of deletes in data that has only the key. Other rows must be old images of updates."""
         kinds = change_numbers(batch.column(self.kinds))
         is_delete = kinds == CHANGE_TYPES.index(DELETE)
         if not (is_delete | (kinds == CHANGE_TYPES.index(UPDATE_BEFORE))).all():
@@ -397,10 +398,10 @@ class IncomingRows:
 
     def _check_numbered(self, batch: pa.RecordBatch) -> None:
         name = self._info.schema.auto_increment_column
-        given = None if name is None else self._names.get(name)
-        if given is None:
+        data_name = None if name is None else self._names.get(name)
+        if data_name is None:
             return
-        column = batch.column(given)
+        column = batch.column(data_name)
         if column.null_count < len(column):
             raise InvalidRequest(
                 f"column '{name}' of table {self._info.path} is numbered by the server; leave it out, or write NULL"
@@ -408,7 +409,7 @@ class IncomingRows:
 
 
 def check_partial(info: TableInfo, columns: Sequence[str] | None) -> None:
-    """Raise `InvalidRequest` for columns that cannot be written alone; None is all of them."""
+    """Raise `InvalidRequest` for columns that cannot be written without the others. None means all columns."""
     if columns is None:
         return
     if not info.has_primary_key:
@@ -427,9 +428,9 @@ def check_partial(info: TableInfo, columns: Sequence[str] | None) -> None:
 
 
 def write_function(info: TableInfo, settings: Settings, columns: tuple[str, ...] | None = None) -> WriteFunction:
-    """How to write whole rows, or of primary-key tables `columns` only.
+    """The function that writes whole rows, or only `columns` of a primary-key table.
 
-    Raises `InvalidRequest` for columns that cannot be written alone.
+    Raises `InvalidRequest` for columns that cannot be written without the others.
     """
     check_partial(info, columns)
     return WriteFunction(settings, info, columns)
@@ -447,9 +448,9 @@ def check_replaceable(info: TableInfo) -> None:
 def begin_statement(
     settings: Settings, named: tuple[str, int] | None, replaces: bool, info: TableInfo, is_atomic: bool = True
 ) -> StagedWrite | None:
-    """The transaction of a statement; None where it writes at once. `named`: its application and version.
+    """The transaction of a statement; None where tasks write immediately. `named` is its application and version.
 
-    Raises `UnsupportedOperation` where rows cannot be replaced for want of transactions.
+    Raises `UnsupportedOperation` if the statement replaces rows and the cluster has no transactions.
     """
     if named is None and not is_atomic and not replaces:
         return None
@@ -491,14 +492,14 @@ def commit_batch(
 
 
 def abort_batch(settings: Settings, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Drop what a micro-batch has staged, as far as finished tasks have said where."""
+    """Abort the transaction of a micro-batch, if a finished task has reported it."""
     staged = _of_batch(settings, batch, messages)
     if staged is not None:
         staged.abort()
 
 
 def _of_batch(settings: Settings, batch: int, messages: Sequence[WriterCommitMessage | None]) -> StagedWrite | None:
-    """The transaction that the tasks have joined; None if they had nothing to stage."""
+    """The transaction that the tasks have joined; None if they have staged nothing."""
     for message in messages:
         if isinstance(message, WrittenMessage) and message.attempt is not None:
             return StagedWrite(settings, message.application, batch, message.begun_id, False)

@@ -2,19 +2,19 @@
 
 Spark rewrites such a statement into a query of the rows that change, and a write of them. Its *operation* says how: a
 `DeltaOperation` takes deletes, updates and inserts by primary key; a `RowLevelOperation` that is none replaces whole
-groups of rows. What Spark asks is answered on the driver; rows go through tasks, from Spark's executors to our Python
-writers by a Java class of ours (forebay.spark.jvm.executor_classes), because Spark pushes deltas row by row and its
-own Python writer takes iterators.
+groups of rows. The proxies answer Spark on the driver. In tasks, a Java class of ours
+(forebay.spark.jvm.executor_classes) passes rows from Spark to the Python writers, because Spark pushes deltas row by
+row, and its own Python writer takes iterators.
 
 Tasks get a delta as rows with a column `_change_type`: `update_after` and `insert` with all columns, `delete` with the
-primary key and what else the operation asked for. An update that changes the primary key comes as a delete and an
-insert.
+primary key and the metadata columns that the operation requires. An update that changes the primary key comes as a
+delete and an insert.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pyspark.sql.types import StringType, StructField, StructType
@@ -24,15 +24,22 @@ from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.jvm.python_tasks import python_metrics, writer_factory
+from forebay.spark.jvm.spark_values import column_reference, python_options, struct_type
+from forebay.spark.jvm.values import int_array
+from forebay.spark.reading.scan_builder import ScanBuilder
+from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
 _FACTORY = "ForebayRowWriterFactory"
 DELETE, UPDATE, MERGE = "DELETE", "UPDATE", "MERGE"
 
+OpenSource = Callable[[dict[str, str]], ScanSource]
+"""Opens the table of a statement for reading, with the options of the read."""
+
 
 class OperationBuilder(JavaProxy):
-    """Gives Spark an operation that exists already."""
+    """A builder that returns an existing operation."""
 
     interfaces = (WRITE + "RowLevelOperationBuilder",)
 
@@ -45,7 +52,7 @@ class OperationBuilder(JavaProxy):
 
 
 class RowLevelOperation(JavaProxy):
-    """One statement on one table: its scan of the table, and its write. Subclasses know the write."""
+    """One statement on one table: its scan of the table, and its write. Subclasses define the write."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RowLevelOperation",)
 
@@ -54,14 +61,17 @@ class RowLevelOperation(JavaProxy):
         context: SessionContext,
         name: str,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
-        """`name` is the table's in SQL, `command` Spark's constant for the statement; `readable` is read by options."""
+        """`name` is the table's name in SQL, `command` Spark's constant for the statement.
+
+        `open_source` opens the table as the statement reads it.
+        """
         super().__init__(context.jvm)
         self._context = context
         self._name = name
         self._command = command
-        self._read = readable
+        self._open_source = open_source
 
     def command(self) -> JavaObject:
         return self._command
@@ -81,13 +91,18 @@ class RowLevelOperation(JavaProxy):
         return self._references(())
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
+        return ScanBuilder(self._context, self._target(python_options(options)))
 
-    def _readable(self, options: dict[str, str]) -> Readable:
-        return replace(self._read(options), is_target=True)
+    def _target(self, options: dict[str, str]) -> ScanSource:
+        """The table, read with `options` to be changed."""
+        source = self._open_source(options)
+        source.is_target = True
+        return source
 
     def _references(self, names: Sequence[str]) -> JavaObject:
-        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(name) for name in names])
+        return self.jvm.array(
+            CONNECTOR + "expressions.NamedReference", [column_reference(self.jvm, name) for name in names]
+        )
 
 
 class DeltaOperation(RowLevelOperation):
@@ -102,11 +117,11 @@ class DeltaOperation(RowLevelOperation):
         raise NotImplementedError(f"{type(self).__name__} does not say what the primary key is")
 
     def representUpdateAsDeleteAndInsert(self) -> bool:
-        """False: an update is one row, unless it changes the primary key, which the writer sees."""
+        """False: an update is one row. The writer splits an update that changes the primary key."""
         return False
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
-        return DeltaWriteBuilder(self.jvm, lambda: self._write(self.jvm.options(info.options())))
+        return DeltaWriteBuilder(self.jvm, lambda: self._write(python_options(info.options())))
 
     def _write(self, options: dict[str, str]) -> DeltaWrite:
         raise NotImplementedError(f"{type(self).__name__} does not say how the table is written")
@@ -127,10 +142,11 @@ class DeltaWriteBuilder(JavaProxy):
 
 @dataclass(frozen=True)
 class DeltaRows:
-    """How deltas of a table become rows for Python: the table's columns, and those that a row's id and metadata fill.
+    """The rows that Python gets for the deltas of a table with `columns`.
 
-    `moved_keys` is the error for an update that changes the primary key; None: it becomes a delete and an insert.
-    Without kinds they are rows of a table whose files are replaced.
+    For deleted rows, Spark's row id fills the columns `key`, and the metadata fills the columns `old`. `moved_keys` is
+    the error for an update that changes the primary key; None: it becomes a delete and an insert. Without kinds they
+    are rows of a table whose files are replaced.
     """
 
     columns: StructType
@@ -141,7 +157,7 @@ class DeltaRows:
 
     @property
     def schema(self) -> StructType:
-        """The rows that Python gets. Only the key of a deleted row is sure to be there."""
+        """The schema of the rows. All columns are nullable, since deleted rows may have only the key."""
         if not self.has_kinds:
             return self.columns
         fields = [StructField(f.name, f.dataType, True, f.metadata) for f in self.columns.fields]
@@ -150,10 +166,10 @@ class DeltaRows:
 
 def row_writer_factory(jvm: Jvm, command: bytes, rows: DeltaRows) -> JavaObject:
     """A DeltaWriterFactory whose tasks run the pickled `command` of a Python writer on `rows`."""
-    written = jvm.struct_type(rows.schema)
+    written = struct_type(jvm, rows.schema)
     names = rows.schema.names
-    places = [jvm.int_array([names.index(name) for name in part]) for part in (rows.key, rows.old)]
-    python = jvm.writer_factory(command, written)
+    places = [int_array(jvm, [names.index(name) for name in part]) for part in (rows.key, rows.old)]
+    python = writer_factory(jvm, command, written)
     return executor_class(jvm, _FACTORY)(python, written, *places, rows.moved_keys)
 
 
@@ -179,7 +195,7 @@ class DeltaWrite(WriteProxy, BatchTasks):
         return row_writer_factory(self.jvm, self._command(physical), self._rows())
 
     def supportedCustomMetrics(self) -> JavaObject:
-        return self.jvm.python_metrics()
+        return python_metrics(self.jvm)
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not commit")

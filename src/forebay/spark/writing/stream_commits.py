@@ -1,12 +1,12 @@
 """Commits of a streaming query, each micro-batch once.
 
-The user of the commits is made of the query's id, which its checkpoint keeps over restarts, and a commit's number is
-that of its micro-batch. A micro-batch that Spark repeats after a failure is found by both and adds nothing: its new
-files are deleted again. A query with a new checkpoint is another user, and writes on.
+The commit user has the id of the query, which its checkpoint keeps over restarts, and the commit identifier is the
+number of the micro-batch. By these two, a micro-batch that Spark repeats after a failure is recognized: it is not
+committed again, and its new files are deleted. A query with a new checkpoint is another user.
 
-Compaction runs beside the query (forebay.spark.writing.background), but where a commit must wait for it: where readers
-see nothing of new files before (`lookup-wait`), where it makes the changelog of each commit (`full-compaction`), or
-where `commit.force-compact` asks for it.
+Compaction runs beside the query (forebay.spark.writing.background). A commit waits for it only where readers would not
+see new files before (`lookup-wait`), where it writes the changelog of each commit (`full-compaction`), or where
+`commit.force-compact` is set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
+from forebay.spark.jvm.session_state import stream_is_active
 from forebay.spark.lake_options import (
     COMPACTION_PARALLELISM,
     LakeWriteOptions,
@@ -39,12 +40,12 @@ from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.writing.background import (
     BackgroundCompaction,
     BucketRounds,
-    FewAtATime,
+    LimitedRunner,
     PackRounds,
     Rounds,
     new_files,
 )
-from forebay.spark.writing.committing import InlineCompaction, Overwrite, put_together
+from forebay.spark.writing.committing import InlineCompaction, Overwrite, with_precommit_compaction
 
 USER_PREFIX = "commit.user-prefix"
 STOP_TRIGGER = Option("num-sorted-run.stop-trigger", positive)
@@ -79,7 +80,7 @@ class Counts:
 class StreamCommits:
     """The commits of one run of a query to one table. Used by one thread.
 
-    `is_active` tells whether the query still runs; `cores` is how many tasks run at a time.
+    `is_active` returns whether the query still runs; `cores` is the number of tasks that run at a time.
     """
 
     name: str
@@ -90,10 +91,10 @@ class StreamCommits:
     is_active: Callable[[], bool]
     cores: int
     proxied: Table
-    """The table without the options of this write, by which Spark's proxy of it is known."""
+    """The table without the options of this write, by which Spark's proxy of the table is recognized."""
 
     beside: bool = True
-    """Whether compaction may run beside the query; else every commit waits for it."""
+    """Whether compaction may run beside the query. Otherwise every commit waits for it."""
     counts: Counts = field(default_factory=Counts, init=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +116,7 @@ class StreamCommits:
         few = value_in(table.schema.options, COMPACTION_PARALLELISM) or max(1, self.cores // 2)
 
         def runner(what: str) -> TaskRunner:
-            return FewAtATime(self.runner(what), few) if self.beside else self.runner(what)
+            return LimitedRunner(self.runner(what), few) if self.beside else self.runner(what)
 
         if table.context.options.bucket == UNAWARE and not table.schema.has_primary_key:
             has_vectors = table.context.options.deletion_vectors_enabled
@@ -126,28 +127,28 @@ class StreamCommits:
     # -- commits ------------------------------------------------------------------------------------------------------
 
     def commit(self, epoch: Epoch) -> list[Snapshot]:
-        """Commit a micro-batch, unless it is committed already; the snapshots made.
+        """Commit a micro-batch; returns its snapshots, which are none if it was committed before.
 
-        Raises `Conflict` if it cannot be committed: nothing was then, and Spark will repeat it when it is restarted.
+        Raises `Conflict` if it cannot be committed. Nothing was committed then, and the restarted query repeats it.
         """
         started = SYSTEM_CLOCK.monotonic()
         committer = self.table.new_commit(self.user)
         self._check_memory(committer, epoch)
-        epoch = replace(epoch, messages=put_together(self.table, epoch.messages, self.runner))
+        epoch = replace(epoch, messages=with_precommit_compaction(self.table, epoch.messages, self.runner))
         full = self.inline.full_is_due()
         try:
-            made = self._commit_once(committer, epoch)
-        except (Conflict, InvalidRequest):  # nothing was committed; after other errors that is not known
+            snapshots = self._commit_once(committer, epoch)
+        except (Conflict, InvalidRequest):  # nothing was committed; after other errors the outcome is unknown
             committer.abort(epoch.messages)
             raise
-        if made:
+        if snapshots:
             self._compact(epoch, full)
             self.table.maintenance().after_commit()
         elif epoch.messages:
             committer.abort(epoch.messages)
             self.counts.repeated += 1
-        self._count(epoch, made, SYSTEM_CLOCK.monotonic() - started)
-        return made
+        self._count(epoch, snapshots, SYSTEM_CLOCK.monotonic() - started)
+        return snapshots
 
     def _commit_once(self, committer: FileStoreCommit, epoch: Epoch) -> list[Snapshot]:
         work = Committable(epoch.number, tuple(epoch.messages))
@@ -182,16 +183,16 @@ class StreamCommits:
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
-    def _count(self, epoch: Epoch, made: list[Snapshot], seconds: float) -> None:
-        files = sum(len(m.data.new_files) for m in epoch.messages) if made else 0
+    def _count(self, epoch: Epoch, snapshots: list[Snapshot], seconds: float) -> None:
+        files = sum(len(m.data.new_files) for m in epoch.messages) if snapshots else 0
         counts = self.counts
         counts.seconds += seconds
-        if made:
+        if snapshots:
             counts.commits += 1
             counts.rows += epoch.rows
             counts.files += files
-            counts.snapshot = made[-1].id
-        what = f"{epoch.rows:,} rows in {files} files, snapshot {made[-1].id}" if made else "nothing new"
+            counts.snapshot = snapshots[-1].id
+        what = f"{epoch.rows:,} rows in {files} files, snapshot {snapshots[-1].id}" if snapshots else "nothing new"
         waiting = 0 if self.rounds is None else self.rounds.waiting
         left = f"; {waiting} small files wait for compaction" if waiting else ""
         line = f"{self.name}: micro-batch {epoch.number}: {what}, {seconds:.2f} s{left}"
@@ -200,9 +201,9 @@ class StreamCommits:
             print(line, file=sys.stderr, flush=True)
 
     def metrics(self) -> dict[str, str]:
-        """For `sink.metrics` of the query's progress; counted since this run of the query began."""
+        """The values of `sink.metrics` in the query's progress, counted since this run of the query started."""
         counts, background = self.counts, self.background
-        found = {
+        values = {
             "rowsWritten": counts.rows,
             "filesWritten": counts.files,
             "commits": counts.commits,
@@ -213,7 +214,7 @@ class StreamCommits:
             "filesCompacted": None if background is None else background.files,
             "filesWaiting": None if self.rounds is None else self.rounds.waiting,
         }
-        return {name: str(value) for name, value in found.items() if value is not None}
+        return {name: str(value) for name, value in values.items() if value is not None}
 
 
 def must_wait(table: Table) -> bool:
@@ -240,28 +241,28 @@ _lock = threading.Lock()
 
 
 def stream_commits(
-    context: PaimonContext, name: str, proxied: Table, query: str, options: LakeWriteOptions
+    context: LakeContext, name: str, proxied: Table, query: str, options: LakeWriteOptions
 ) -> StreamCommits:
-    """The commits of query `query` to `proxied` under `options`, the same for all micro-batches since its start."""
+    """The commits of a query to `proxied` under `options`: one object for all micro-batches since its start."""
     table = with_write_options(proxied, options)
     key = (table.context.paths.root, table.context.paths.branch, query)
     with _lock:
-        known = _running.get(key)
-        if known is None or known.table is not table:
+        commits = _running.get(key)
+        if commits is None or commits.table is not table:
 
             def is_active() -> bool:  # the session is held weakly
-                return context.jvm.query_is_active(context.session, query)
+                return stream_is_active(context.jvm, context.session, query)
 
             runner = partial(SparkTasks, context.jvm.context)
-            known = StreamCommits(name, table, query, options, runner, is_active, context.cores, proxied)
-            for ended in [other for other, commits in _running.items() if not commits.is_active()]:
+            commits = StreamCommits(name, table, query, options, runner, is_active, context.cores, proxied)
+            for ended in [other for other, other_commits in _running.items() if not other_commits.is_active()]:
                 del _running[ended]
-            _running[key] = known
-        return known
+            _running[key] = commits
+        return commits
 
 
 def sink_metrics(table: Table) -> dict[str, str]:
-    """The metrics of the query that Spark gave the table object `table` to; none if there is none."""
+    """The metrics of the query whose table object in Spark is `table`; empty if there is no such query."""
     with _lock:
-        found = [c for c in _running.values() if c.proxied is table]
-    return found[-1].metrics() if found else {}
+        matching = [c for c in _running.values() if c.proxied is table]
+    return matching[-1].metrics() if matching else {}

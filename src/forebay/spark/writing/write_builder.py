@@ -1,56 +1,62 @@
-"""Writing from Spark: the proxies between INSERT, `writeStream` and what workers run, and those of clusters.
+"""Writing from Spark: the proxies between INSERT, `writeStream` and what workers run, as far as both sides share them.
 
-`WriteProxy` and `BatchTasks` are what both sides share; forebay.spark.writing.lake_write_builder has the lake's.
-
-What can be checked is checked here, on the driver, before any task starts: options, columns of a partial update. The
-rest (nulls, lengths) is checked by Spark and by the tasks. forebay.spark.writing.live_write says what a statement and a
-micro-batch promise.
+A `WriteBuilder` collects what is written, and what it replaces, and builds a write. A write is distributed to tasks
+(`WriteTasks`), of a statement (`BatchTasks`) or of a micro-batch (`StreamingTasks`), and commits what they report. Each
+side has its own: forebay.spark.writing.live_write_builder, forebay.spark.writing.lake_write_builder.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN
-from forebay.base.errors import InternalError, InvalidRequest
-from forebay.metadata.merge_engines import FIRST_ROW
-from forebay.metadata.table import TableInfo
-from forebay.spark.context import CatalogContext
-from forebay.spark.filters import predicates_of, to_text
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.jvm.spark_jobs import run_job
-from forebay.spark.options import (
-    ATOMIC,
-    CHANGES,
-    PARTIAL_UPDATE,
-    SEQUENCE_FIELD,
-    TRANSACTION_OPTIONS,
-    WRITE_COLUMNS,
-    write_options,
-)
-from forebay.spark.schemas import default_values, spark_arrow_schema
-from forebay.spark.workers import MESSAGE_COLUMN, TaskWrite, short_errors
-from forebay.spark.writing.live_write import (
-    Replaced,
-    WriteFunction,
-    abort_batch,
-    begin_statement,
-    check_replaceable,
-    commit_batch,
-    require_transactions,
-    write_function,
-)
+from forebay.spark.jvm.python_tasks import pickled_message, stream_writer_factory, writer_factory
+from forebay.spark.jvm.spark_values import column_reference
+from forebay.spark.workers import MESSAGE_COLUMN, TaskWrite
 
 WRITE = CONNECTOR + "write."
-_EXPRESSIONS = CONNECTOR + "expressions."
+EXPRESSIONS = CONNECTOR + "expressions."
 _MESSAGE_TYPE = StructType([StructField(MESSAGE_COLUMN, BinaryType())])
+
+
+UPDATES_AS_APPENDS = "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend"
+"""The interface of builders of tables with a primary key: rows of a query in output mode update replace those with
+their key."""
+
+
+class WriteBuilder(JavaProxy):
+    """Builds the write of one statement, or of one micro-batch. Subclasses say what an overwrite replaces."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsOverwriteV2", WRITE + "SupportsDynamicOverwrite")
+
+    if TYPE_CHECKING:  # what subclasses answer
+
+        def truncate(self) -> JavaProxy:
+            """INSERT OVERWRITE of a table, CREATE OR REPLACE ... AS SELECT, or a stream in mode complete."""
+
+        def overwriteDynamicPartitions(self) -> JavaProxy:
+            """INSERT OVERWRITE of the partitions that rows are written to."""
+
+        def overwrite(self, predicates: JavaObject) -> JavaProxy:
+            """INSERT OVERWRITE ... PARTITION, and REPLACE WHERE. Raises for predicates that cannot be replaced."""
+
+        def build(self) -> JavaProxy:
+            """The write."""
+
+    def canOverwrite(self, predicates: JavaObject) -> bool:
+        """Always true: `overwrite` raises for what cannot be overwritten, with the reason."""
+        return True
+
+
+def write_text(name: str, *, has_key: bool, replaces: bool) -> str:
+    """How a write into the table `name` is described in plans."""
+    how = "overwrite" if replaces else "upsert into" if has_key else "append to"
+    return f"forebay: {how} {name}"
 
 
 class WriteProxy(JavaProxy):
@@ -66,17 +72,17 @@ class WriteProxy(JavaProxy):
 
 
 def clustered(jvm: Jvm, columns: Sequence[str], function: str | None = None) -> JavaObject:
-    """The Distribution that brings rows with equal `columns` to one task; without columns, none in particular.
+    """The Distribution that sends rows with equal `columns` to one task; unspecified without columns.
 
-    `function`: those for which the catalog's function of this name has the same value.
+    With `function`, rows for whose columns the catalog's function of this name has the same value go to one task.
     """
     distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
     if not columns:
         return distributions.unspecified()
-    keys = jvm.array(_EXPRESSIONS + "Expression", [jvm.column(name) for name in columns])
+    keys = jvm.array(EXPRESSIONS + "Expression", [column_reference(jvm, name) for name in columns])
     if function is not None:
-        transform = jvm.class_(_EXPRESSIONS + "Expressions").apply(function, keys)
-        keys = jvm.array(_EXPRESSIONS + "Expression", [transform])
+        transform = jvm.class_(EXPRESSIONS + "Expressions").apply(function, keys)
+        keys = jvm.array(EXPRESSIONS + "Expression", [transform])
     return distributions.clustered(keys)
 
 
@@ -93,12 +99,21 @@ class WriteTasks(JavaProxy):
         return pickle.dumps((self._task(physical), _MESSAGE_TYPE))
 
     def _written(self, messages: JavaObject) -> list[Any]:
-        """What the tasks have reported."""
-        pickled = (self.jvm.commit_message(message) for message in messages)
-        return [pickle.loads(found) for found in pickled if found is not None]
+        """The unpickled messages of the tasks."""
+        pickled = (pickled_message(message) for message in messages)
+        return [pickle.loads(data) for data in pickled if data is not None]
 
     def useCommitCoordinator(self) -> bool:
         return True
+
+
+class StreamingTasks(WriteTasks):
+    """The tasks of one micro-batch. Subclasses commit, and abort."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "streaming.StreamingWrite",)
+
+    def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
+        return stream_writer_factory(self.jvm, self._command(physical), self._schema)
 
 
 class BatchTasks(WriteTasks):
@@ -107,7 +122,7 @@ class BatchTasks(WriteTasks):
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "BatchWrite",)
 
     def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.writer_factory(self._command(physical), self._schema)
+        return writer_factory(self.jvm, self._command(physical), self._schema)
 
     def onDataWriterCommit(self, message: JavaObject) -> None:
         """Do nothing: `commit` receives all messages."""
@@ -116,227 +131,4 @@ class BatchTasks(WriteTasks):
         """Do nothing if rows are visible when their task ends. A task without a message has failed the query."""
 
     def abort(self, messages: JavaObject) -> None:
-        """Do nothing: rows that were written at once stay, as documented in docs/spark.md."""
-
-
-# ---- tables of a cluster --------------------------------------------------------------------------------------------
-
-
-class WriteBuilder(JavaProxy):
-    """Builds the write of one statement, or of one micro-batch."""
-
-    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsOverwriteV2", WRITE + "SupportsDynamicOverwrite")
-
-    def __init__(self, context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> None:
-        """`asked` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
-        super().__init__(context.jvm)
-        self.context, self.info = context, info
-        self.options = write_options(context.settings, options)
-        self.schema, self.query = asked.schema(), str(asked.queryId())
-        if self.options.has_changes and CHANGE_TYPE_COLUMN not in [str(name) for name in self.schema.fieldNames()]:
-            raise InvalidRequest(
-                f"write option '{CHANGES}' = 'true': the data has no column '{CHANGE_TYPE_COLUMN}' (a catalog's tables "
-                "take it from Spark 4.3 on)"
-            )
-        self.replaced: Replaced | None = None
-        self.is_understood = True
-        """Whether it is known which columns the data has; of a statement that is only explained it is not."""
-        self.function = write_function(info, self.options.settings, self.options.columns)
-
-    # ---- what is replaced -------------------------------------------------------------------------------------------
-
-    def truncate(self) -> JavaProxy:
-        """INSERT OVERWRITE of a table, CREATE OR REPLACE ... AS SELECT, or a stream in mode complete."""
-        return self._replacing(Replaced())
-
-    def overwriteDynamicPartitions(self) -> JavaProxy:
-        return self._replacing(Replaced(is_dynamic=True))
-
-    def canOverwrite(self, predicates: JavaObject) -> bool:
-        """Always true: `overwrite` raises for what cannot be overwritten, with the reason."""
-        return True
-
-    def overwrite(self, predicates: JavaObject) -> JavaProxy:
-        """INSERT OVERWRITE ... PARTITION, and REPLACE WHERE."""
-        found, is_whole = predicates_of(self.jvm, predicates, self.info.schema.columns)
-        if not is_whole:
-            shown = " AND ".join(str(p.toString()) for p in predicates)
-            raise InvalidRequest(
-                f"overwriting {self.context.full_name(self.info.path)}: cannot find the rows where {shown}; compare "
-                "columns with values, by =, <, IN, LIKE 'x%', IS NULL and the like"
-            )
-        if found is None:
-            raise InvalidRequest(
-                f"overwriting {self.context.full_name(self.info.path)}: no row can match the condition, so none can "
-                "replace others: correct it, or use INSERT INTO without it"
-            )
-        return self._replacing(Replaced(tuple(found)))
-
-    def _replacing(self, replaced: Replaced) -> JavaProxy:
-        check_replaceable(self.info)
-        if self.options.has_changes:
-            raise InvalidRequest(
-                f"rows of {self.context.full_name(self.info.path)} are replaced by rows, not by changes: leave the "
-                f"option '{CHANGES}' out, or write the changes by INSERT INTO"
-            )
-        self.replaced = replaced
-        self.function = replace(self.function, replaces=True, within=replaced.predicates)
-        return self
-
-    # ---- the write --------------------------------------------------------------------------------------------------
-
-    def build(self) -> JavaProxy:
-        if self.info.has_primary_key and self._leaves_out_columns():
-            left_out = self.jvm.columns_left_out()
-            self.is_understood = left_out is not None
-            if left_out:
-                given = tuple(name for name in self.info.schema.names if name not in left_out)
-                function = write_function(self.info, self.options.settings, given)
-                has_defaults = not default_values(self.info).keys().isdisjoint(left_out)
-                self.function = replace(function, fills_new_rows=has_defaults and not self.options.has_changes)
-        kind = LiveWrite if self.options.sequence_field is None else OrderedLiveWrite
-        return kind(self)
-
-    def _leaves_out_columns(self) -> bool:
-        """Whether columns that the data lacks are left as they are.
-
-        With merge engine first_row there is nothing to leave: rows are new, or ignored.
-        """
-        chosen = self.options.columns is None and self.options.is_partial
-        return chosen and self.replaced is None and self.info.descriptor.merge_engine != FIRST_ROW
-
-
-class UpsertBuilder(WriteBuilder):
-    """The builder of a table with primary key: rows of a query in output mode update replace those with their key."""
-
-    interfaces: ClassVar[tuple[str, ...]] = ("org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend",)
-
-
-class NewTableWriteBuilder(WriteBuilder):
-    """Builds the write that fills a new table. Truncating it first, as Spark may request, does nothing."""
-
-    def truncate(self) -> JavaProxy:
-        return self
-
-    def _leaves_out_columns(self) -> bool:
-        return False
-
-
-def write_builder(context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> WriteBuilder:
-    """The builder for a write to a table that is there."""
-    return (UpsertBuilder if info.has_primary_key else WriteBuilder)(context, info, options, asked)
-
-
-class LiveWrite(WriteProxy, BatchTasks):
-    """A write, and its batch: a transaction of all its tasks, or rows that they write at once."""
-
-    def __init__(self, builder: WriteBuilder) -> None:
-        super().__init__(builder.jvm)
-        self._builder = builder
-        self._info, self._schema, self._function = builder.info, builder.schema, builder.function
-        self._replaced, self._options = builder.replaced, builder.options
-
-    def description(self) -> str:
-        how = "upsert into" if self._info.has_primary_key else "append to"
-        if self._replaced is not None:
-            how = "overwrite"
-        columns = "" if self._function.columns is None else f" ({', '.join(self._function.columns)})"
-        where = ""
-        if self._replaced is not None and self._replaced.predicates:
-            where = f" where {' and '.join(map(to_text, self._replaced.predicates))}"
-        return f"forebay: {how} {self._builder.context.full_name(self._info.path)}{columns}{where}"
-
-    def toBatch(self) -> JavaProxy:
-        chosen = self._options
-        if not self._builder.is_understood:
-            raise InternalError(
-                f"writing to {self._builder.context.full_name(self._info.path)}: Spark does not show which columns the "
-                f"data has; name them by the option '{WRITE_COLUMNS}', or set '{PARTIAL_UPDATE}' = 'false'"
-            )
-        staged = begin_statement(
-            chosen.settings, chosen.transaction, self._replaced is not None, self._info, chosen.is_atomic
-        )
-        self._function = replace(self._function, staged=staged)
-        return self
-
-    def toStreaming(self) -> JavaProxy:
-        return LiveStreamingWrite(self._builder)
-
-    def commit(self, messages: JavaObject, *summary: Any) -> None:
-        staged = self._function.staged
-        if staged is not None:
-            run_tasks = partial(run_job, self.jvm.context)
-            staged.commit(self._written(messages), self._info, self._replaced, run_tasks=run_tasks)
-
-    def abort(self, messages: JavaObject) -> None:
-        if self._function.staged is not None:
-            self._function.staged.abort()
-
-    def _task(self, physical: JavaObject) -> WriteFunction:
-        return self._function.among(int(physical.numPartitions()))
-
-
-class OrderedLiveWrite(LiveWrite):
-    """A write whose rows come to tasks by their primary key, in the order of a column (`write.sequence.field`)."""
-
-    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
-
-    def __init__(self, builder: WriteBuilder) -> None:
-        super().__init__(builder)
-        check_replaceable(self._info)
-        given = [str(name) for name in builder.schema.fieldNames()]
-        for name in (*self._info.schema.primary_key, str(builder.options.sequence_field)):
-            if name not in given:
-                raise InvalidRequest(
-                    f"the rows of each key cannot be ordered ('{SEQUENCE_FIELD}'): the data has no column '{name}', "
-                    f"only {', '.join(given)}"
-                )
-
-    def requiredDistribution(self) -> JavaObject:
-        return clustered(self.jvm, self._info.schema.primary_key)
-
-    def requiredOrdering(self) -> JavaObject:
-        ascending = self.jvm.class_(_EXPRESSIONS + "SortDirection").ASCENDING
-        sort = self.jvm.class_(_EXPRESSIONS + "Expressions").sort
-        column = self.jvm.column(str(self._options.sequence_field))
-        return self.jvm.array(_EXPRESSIONS + "SortOrder", [sort(column, ascending)])
-
-
-class LiveStreamingWrite(WriteTasks):
-    """The tasks of one micro-batch, and its commit. Tasks join the transaction of the query and the batch."""
-
-    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "streaming.StreamingWrite",)
-
-    def __init__(self, builder: WriteBuilder) -> None:
-        super().__init__(builder.jvm)
-        self._info, self._schema, self._replaced = builder.info, builder.schema, builder.replaced
-        self._settings, self._query = builder.options.settings, builder.query
-        if builder.options.transaction is not None or not builder.options.is_atomic:
-            raise InvalidRequest(
-                f"a stream has no options '{TRANSACTION_OPTIONS[0].name}' and '{ATOMIC}': each of its micro-batches is "
-                "a transaction, named by the query and the batch"
-            )
-        given = spark_arrow_schema(self.jvm.python_schema(builder.schema))
-        with short_errors(f"writing to table {self._info.path}"):
-            builder.function.check(given)
-            if self._replaced is not None:
-                require_transactions(self._settings, self._info)
-        self._function = replace(builder.function, in_stream=True)
-        self._may_abort = True
-
-    def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
-
-    def _task(self, physical: JavaObject) -> WriteFunction:
-        return self._function.among(int(physical.numPartitions()))
-
-    def commit(self, epoch: int, messages: JavaObject) -> None:
-        self._may_abort = False
-        run_tasks = partial(run_job, self.jvm.context)
-        written = self._written(messages)
-        commit_batch(self._settings, self._info, int(epoch), written, self._replaced, run_tasks=run_tasks)
-
-    def abort(self, epoch: int, messages: JavaObject) -> None:
-        """Drop what finished tasks have staged, unless a commit was tried."""
-        if self._may_abort:
-            abort_batch(self._settings, int(epoch), self._written(messages))
+        """Do nothing: rows that tasks wrote immediately stay, as docs/spark.md says."""

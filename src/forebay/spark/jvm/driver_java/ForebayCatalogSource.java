@@ -4,11 +4,13 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * The Java source of the catalogs that Spark creates by class names, in sessions that no Python program attached.
+ * The Java source of the catalog classes, of which Spark creates objects by name in sessions that it derives or that no
+ * Python program has attached.
  *
- * They pass every call on to a catalog in Python, which `opener` opens. The interfaces differ between releases of
- * Spark, so the source is written from those of the running one. A catalog with views has a class of its own, because
- * Spark takes a catalog with these interfaces for one; a Spark without them has no such class.
+ * The objects pass every call on to a catalog in Python, which `opener` opens. The interfaces differ between releases
+ * of Spark, so the source is generated from the interfaces of the running Spark. Catalogs with views have a second
+ * class, because Spark expects views of every catalog with the interfaces of views; a Spark without these interfaces
+ * has no such class.
  */
 public class ForebayCatalogSource {
     private final String source;

@@ -2,8 +2,8 @@ import org.apache.spark.sql.connector.metric.CustomSumMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 
 /**
- * A number in Spark's UI, the sum of those of all tasks; and its value, where the driver has it. Spark makes another one
- * by its name, to add them up.
+ * A number in Spark's UI, the sum of the values of all tasks; also a value of it that the driver reports. Spark creates
+ * another object by the name of the class, which adds the values up.
  */
 public class ForebayCount extends CustomSumMetric implements CustomTaskMetric {
     private final String name;

@@ -81,7 +81,7 @@ class ForebayFileScan implements SupportsReportStatistics, SupportsRuntimeV2Filt
     public int hashCode() { return files.hashCode(); }
 }
 
-/** How many files were read, for the metric of this name (`Jvm.scan_metrics`). */
+/** The number of files that were read, for the metric of this name (forebay.spark.jvm.scan_metrics). */
 class ForebayFilesRead implements CustomTaskMetric {
     private final long count;
 
@@ -92,7 +92,7 @@ class ForebayFilesRead implements CustomTaskMetric {
     public long value() { return count; }
 }
 
-/** The estimated size of a scan, for Spark's choice of joins; -1 where it is not known. */
+/** The estimated size of a scan, for Spark's choice of joins; -1 if it is unknown. */
 class ForebaySize implements Statistics {
     private final long rows;
     private final long bytes;

@@ -31,10 +31,10 @@ import scala.collection.immutable.Seq;
 import scala.collection.mutable.LinkedHashMap;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** An index of files, by their paths or URIs; no directory is listed. */
+/** An index of files with these paths or URIs, which lists no directory. */
 class ForebayFiles extends PartitioningAwareFileIndex {
     private static final int BLOCK_BYTES = 1 << 27;
-    private static final int REQUESTS = 16; // at the same time, to stores that are not local
+    private static final int REQUESTS = 16; // concurrent requests to remote stores
 
     private final String names;
     private final StructType columns;
@@ -99,7 +99,7 @@ class ForebayFiles extends PartitioningAwareFileIndex {
             this.conf = conf;
         }
 
-        /** The status of a file; of a missing one with a negative time. */
+        /** The status of a file. The status of a missing file has a negative time. */
         public Object call() throws IOException {
             try {
                 FileStatus found = path.getFileSystem(conf).getFileStatus(path);

@@ -12,7 +12,7 @@ import org.apache.spark.sql.internal.connector.PredicateUtils;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Makes scans of Parquet files: each is one call of Python, where their parts would be dozens. */
+/** Makes scans of Parquet files. Python makes a scan with one call; to make it from its parts would take dozens. */
 public class ForebayParquet {
     private final String[] fields;
     private final Method copy;
@@ -31,8 +31,8 @@ public class ForebayParquet {
     /**
      * Spark's scan of the files that `names` lists (see `ForebayFiles`), with the columns `numbers` at the end.
      *
-     * `options` are names and values in turns, and so are `settings`, of Hadoop's file systems. Throws
-     * FileNotFoundException with the name of a file that is gone, and other IOExceptions where a store does not answer.
+     * `options` are alternating names and values, and so are `settings`, which are for Hadoop's file systems. Throws
+     * FileNotFoundException with the name of a missing file, and other IOExceptions if a store does not answer.
      */
     public Scan scan(
             SparkSession session, String options, String settings, StructType schema, StructType numbers, String names,
@@ -49,14 +49,14 @@ public class ForebayParquet {
         for (int i = 0; i < values.length; i++) {
             String field = made.productElementName(i);
             values[i] = made.productElement(i);
-            if (field.equals("readDataSchema")) { values[i] = schema; } // the builder takes every column for nullable
+            if (field.equals("readDataSchema")) { values[i] = schema; } // the builder makes every column nullable
             if (field.equals("readPartitionSchema")) { values[i] = numbers; }
             if (field.equals("pushedFilters")) { values[i] = PredicateUtils.toV1(filters); }
         }
         return (Scan) copy.invoke(made, values);
     }
 
-    /** The scan `files`, whose files values of a join choose by `tasks`: values of the columns `filtered`. */
+    /** The scan `files`, whose files `tasks` selects by the values of a join for the columns `filtered`. */
     public Scan chosen(
             Scan files, SupportsRuntimeV2Filtering tasks, long rows, long bytes, String key, String filtered,
             CustomMetric[] metrics) {

@@ -23,7 +23,7 @@ class SparkPython implements Runnable {
         if (python == null) {
             python = org.apache.spark.api.python.PythonUtils$.MODULE$.defaultPythonExec();
         }
-        // Its threads are daemons if the one that makes it is; others would keep the JVM when its program has ended.
+        // The gateway's threads are daemons if this thread is. Others would keep the JVM alive after its program.
         SparkPython started = new SparkPython(context.conf());
         Thread starting = new Thread(started, "forebay-py4j-start");
         starting.setDaemon(true);

@@ -1,14 +1,14 @@
 import java.util.Locale;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 
-/** Milliseconds in Spark's UI: those of all tasks together, and the most that one had. */
+/** Milliseconds in Spark's UI: the sum over all tasks, and the maximum of a task. */
 public class ForebayTime implements CustomMetric {
     private final String name;
     private final String description;
 
     public ForebayTime() { this("", "", 0); }
 
-    /** As of `ForebayCount`; the driver has no values of these. */
+    /** A constructor as `ForebayCount` has; the driver reports no values of this metric. */
     public ForebayTime(String name, String description, long value) {
         this.name = name;
         this.description = description;

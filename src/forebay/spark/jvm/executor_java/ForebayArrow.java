@@ -36,14 +36,15 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Reads record batches, as messages of Arrow's IPC format in an array of bytes, into columns over that array.
+ * Reads record batches, which are messages of Arrow's IPC format in a byte array, as columns over that array.
  *
- * <p>Spark reads columns without checking bounds. So all that a column may ever touch is checked here, before it is
- * made: the places of all buffers, their lengths for the number of rows, all offsets of texts and lists. A message that
- * is damaged is an IOException. Columns lie in the heap: whoever still reads one when its task has ended reads bytes.
+ * <p>Spark reads columns without checking bounds. So everything that a column may access is checked here before the
+ * column is created: the positions of all buffers, their lengths for the number of rows, and all offsets of texts and
+ * lists. A damaged message is an IOException. Columns are in the heap, so reading a column after its task has ended
+ * reads outdated bytes, but never unmapped memory.
  */
 class ForebayArrow {
-    /** A compressed batch that is larger is refused: the bytes are room that a task takes. */
+    /** Maximum size of a decompressed batch, which bounds the memory of a task. Larger batches are refused. */
     static final int UNPACKED_BYTES_MAX = 1 << 28;
 
     private static final int CONTINUATION = -1;
@@ -53,7 +54,7 @@ class ForebayArrow {
     private final StructField[] fields;
     private final long[] factors;
 
-    /** What is read now. */
+    /** The message that is being read. */
     private byte[] bytes;
     private RecordBatch header;
     private int node;
@@ -70,8 +71,8 @@ class ForebayArrow {
     private ZstdDecompressCtx zstd = null;
 
     /**
-     * `factors` (null: all are 1) say how the numbers of each column become Spark's: times a number above 0, divided by
-     * one below 0.
+     * `factors` convert the numbers of each column to Spark's: a positive factor multiplies, a negative one divides.
+     * null: all factors are 1.
      */
     ForebayArrow(StructType schema, long[] factors) {
         fields = schema.fields();
@@ -83,10 +84,10 @@ class ForebayArrow {
         zstd = null;
     }
 
-    /** The rows that the last batch has, wanted or not. */
+    /** The number of rows of the last batch, including rows that were not requested. */
     int rows() { return rows; }
 
-    /** The rows of a batch from `first` to before `stop` (-1: all), good until `data` is written to or the next one. */
+    /** The rows of a batch from `first` to before `stop` (-1: all), valid until `data` changes or the next call. */
     ColumnarBatch read(byte[] data, int from, int size, int first, int stop) throws IOException {
         try {
             return checked(data, from, size, first, stop);
@@ -108,7 +109,7 @@ class ForebayArrow {
         }
         whole.position(from + PREFIX_BYTES);
         whole.limit(from + PREFIX_BYTES + metadata);
-        // Of a slice, whose places begin at 0: what lies before the message is not read either.
+        // A slice, whose positions begin at 0, so that bytes before the message cannot be read either.
         Message message = Message.getRootAsMessage((ByteBuffer) whole.slice());
         if (message.headerType() != MessageHeader.RecordBatch) {
             throw damaged("it is a message of type " + message.headerType() + " and no record batch");
@@ -148,7 +149,7 @@ class ForebayArrow {
 
     // ---- buffers
 
-    /** Find the addresses and lengths of all buffers in the body, and unpack them if they are compressed. */
+    /** Find the addresses and lengths of all buffers in the body, and decompress them if necessary. */
     private void place(int body, int bodyLength, int metadata) throws IOException {
         int count = header.buffersLength();
         if (count < 0 || count > metadata / PLACE_BYTES) { throw damaged("it has " + count + " buffers"); }
@@ -230,7 +231,7 @@ class ForebayArrow {
 
     // ---- columns
 
-    /** The next column, with `rows` rows or (unless `isExact`) more; its row 0 is the one at `first`. */
+    /** The next column, with `rows` rows, or more unless `isExact`. Its row 0 is the row at `first`. */
     private ForebayColumn column(DataType type, long rows, boolean isExact, int first, long factor)
             throws IOException {
         if (node >= header.nodesLength()) { throw damaged("it ends before"); }
@@ -304,7 +305,7 @@ class ForebayArrow {
         return factor == 1 ? new ForebayLongColumn(type, values) : new ForebayScaledColumn(type, values, factor);
     }
 
-    /** The bytes of a value of a type of fixed width; 0: it has a bit. */
+    /** The number of bytes of a value of fixed width; 0: a value is a bit. */
     private static int width(DataType type) {
         if (type instanceof BooleanType) { return 0; }
         if (type instanceof ByteType) { return 1; }
@@ -320,7 +321,7 @@ class ForebayArrow {
         length = lengths[buffer++];
     }
 
-    /** The address of the next buffer, which has ascending offsets of `count` rows; 0: of none. */
+    /** The address of the next buffer, which has ascending offsets of `count` rows; 0 for no rows. */
     private long offsets(long count) throws IOException {
         place();
         if (count == 0) { return 0; }
@@ -344,7 +345,7 @@ class ForebayArrow {
     }
 }
 
-/** A column whose values are in an array of bytes, in Arrow's layout. */
+/** A column whose values are in a byte array, in Arrow's layout. */
 abstract class ForebayColumn extends ColumnVector {
     protected byte[] bytes;
     protected long validity;
@@ -395,7 +396,7 @@ abstract class ForebayColumn extends ColumnVector {
     public ColumnVector getChild(int number) { throw other(); }
 }
 
-/** Each type has a class of its own: then the JVM compiles a query's calls into plain loads. */
+/** Each type has its own class, so that the JVM compiles a query's calls into plain loads. */
 class ForebayNullColumn extends ForebayColumn {
     ForebayNullColumn(DataType type, int rows) {
         super(type);
@@ -463,7 +464,7 @@ class ForebayLongColumn extends ForebayColumn {
     public long getLong(int row) { return Platform.getLong(bytes, values + 8L * row); }
 }
 
-/** Times in another unit than Spark's. */
+/** Timestamps in another unit than Spark's. */
 class ForebayScaledColumn extends ForebayColumn {
     private final long values;
     private final long factor;

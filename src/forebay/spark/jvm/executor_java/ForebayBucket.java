@@ -9,7 +9,7 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 
 /**
- * The bucket of a row, by the bucket function of a table: its key columns as bytes, and a hash of these.
+ * The bucket of a row, by the bucket function of a table: a hash of the bytes of its key columns.
  *
  * <p>Types of columns are a letter and numbers: Z boolean, B tinyint, S smallint, I int and date, L bigint, F float, D
  * double (f and d: with one zero and one NaN), N4,2 decimal, U text, Y bytes, T6 timestamp, t3 time.
@@ -35,9 +35,9 @@ public class ForebayBucket implements ScalarFunction {
     private transient ByteBuffer bytes;
 
     /**
-     * `kind` is fluss, paimon, iceberg, mod or hive. The first `keys` of the columns `types` are the bucket key, the
-     * others those of partitions. `total` is the number of buckets; 0: it is the first argument. `tasks` is how many
-     * tasks write; 0: the result is the bucket.
+     * `kind` is fluss, paimon, iceberg, mod or hive. The first `keys` columns of `types` are the bucket key, the others
+     * are partition columns. `total` is the number of buckets; 0: it is the first argument. `tasks` is the number of
+     * tasks that write; 0: the result is the bucket.
      */
     public ForebayBucket(
             String name, String canonicalName, DataType[] inputTypes, String kind, String[] types, int keys, int total,
@@ -132,7 +132,7 @@ public class ForebayBucket implements ScalarFunction {
 
     // ---- values
 
-    /** A value that is a whole number. */
+    /** The value of an integer column. */
     private long number(InternalRow row, int i) {
         int at = first + i;
         switch (letters[i]) {
@@ -160,7 +160,7 @@ public class ForebayBucket implements ScalarFunction {
 
     private boolean isSmallDecimal(int i) { return letters[i] == 'N' && precisions[i] <= 18; }
 
-    /** Microseconds, of the digits that the column has. */
+    /** Microseconds, rounded down to the digits of the column. */
     private long micros(InternalRow row, int i) {
         long value = row.getLong(first + i);
         if (letters[i] == 't') { value = Math.floorDiv(value, 1000L); }
@@ -256,7 +256,7 @@ public class ForebayBucket implements ScalarFunction {
         }
     }
 
-    /** Iceberg's serialisation of a single value. */
+    /** Iceberg's serialization of a single value. */
     private void addIceberg(InternalRow row) {
         reserve(8);
         switch (letters[0]) {
@@ -281,7 +281,7 @@ public class ForebayBucket implements ScalarFunction {
         }
     }
 
-    /** The columns [from, to) as a BinaryRow: null bits from bit 8 on, a slot of 8 bytes each, and what is longer. */
+    /** The columns [from, to) as a BinaryRow: null bits from bit 8 on, a slot of 8 bytes each, and longer values. */
     private void align(InternalRow row, int from, int to) {
         int head = (to - from + 8 + 63) / 64 * 8;
         start(head + 8 * (to - from));
@@ -372,7 +372,7 @@ public class ForebayBucket implements ScalarFunction {
         return h ^ h >>> 16;
     }
 
-    /** Murmur3 as Fluss and Paimon have it: each byte behind the last whole block is a block, with its sign. */
+    /** Murmur3 as in Fluss and Paimon: each byte after the last whole block is a block of its own, sign-extended. */
     private int hash() {
         int size = bytes.position();
         int whole = size & ~3;
@@ -382,7 +382,7 @@ public class ForebayBucket implements ScalarFunction {
         return finished(h, size);
     }
 
-    /** Murmur3 with seed 0, as Iceberg has it. */
+    /** Murmur3 with seed 0, as in Iceberg. */
     private int murmur() {
         int size = bytes.position();
         int whole = size & ~3;

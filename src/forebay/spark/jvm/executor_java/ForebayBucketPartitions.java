@@ -7,11 +7,11 @@ import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 
-/** Makes input partitions that each have rows of one bucket of a table, and say of which. */
+/** Makes input partitions that each have rows of one bucket of a table, and report the bucket's key. */
 public class ForebayBucketPartitions {
     public ForebayBucketPartitions() {}
 
-    /** Those of Python tasks: the partition at each place has the key at the same place. */
+    /** The partitions of Python tasks. The partition at each index has the key at the same index. */
     public InputPartition[] tasks(InputPartition[] planned, InternalRow[] keys) {
         InputPartition[] made = new InputPartition[planned.length];
         for (int i = 0; i < made.length; i++) {
@@ -20,7 +20,7 @@ public class ForebayBucketPartitions {
         return made;
     }
 
-    /** Those of `planned`, each divided by bucket: `paths` are separated by zeros, and have the keys at `places`. */
+    /** The partitions of `planned`, divided by bucket. `paths` are separated by zeros; their keys are at `places`. */
     public InputPartition[] files(InputPartition[] planned, String paths, int[] places, InternalRow[] keys) {
         HashMap placeOf = new HashMap();
         String[] names = paths.split("\0");

@@ -17,14 +17,14 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Makes readers of columns for tasks whose Python worker sends its rows as messages of Arrow: one message in each row
- * that Spark's own reader gives, as a text, which Spark copies once on its way and not twice as it does BINARY.
+ * Makes readers of columns for tasks whose Python worker sends its rows as messages of Arrow. Spark's own reader gives
+ * one message in each row, as a text: Spark copies texts once on their way, and BINARY twice.
  */
 public class ForebayColumnarFactory implements PartitionReaderFactory {
     private final PartitionReaderFactory python;
     private final StructType schema;
 
-    /** `schema` is that of the batches in the messages. */
+    /** `schema` is the schema of the batches in the messages. */
     public ForebayColumnarFactory(PartitionReaderFactory python, StructType schema) {
         this.python = python;
         this.schema = schema;
@@ -47,7 +47,7 @@ public class ForebayColumnarFactory implements PartitionReaderFactory {
         }
     }
 
-    /** `tasks`, those of whose `ranges` the JVM can read with these; the others are left to Python. */
+    /** `tasks`, where the JVM reads tasks that have `ranges`, and Python the others. */
     public InputPartition[] tasks(InputPartition[] tasks, byte[] source, byte[] ranges) throws IOException {
         DataInputStream in = new DataInputStream(new ByteArrayInputStream(ranges));
         InputPartition[] made = new InputPartition[tasks.length];
@@ -58,7 +58,7 @@ public class ForebayColumnarFactory implements PartitionReaderFactory {
         return made;
     }
 
-    /** A scan of `files` of Parquet beside tasks whose readers this makes (see `ForebayMixedScan`). */
+    /** A scan of Parquet `files` and of tasks whose readers this factory makes (see `ForebayMixedScan`). */
     public ForebayMixedScan beside(
             StructType schema, String text, Scan[] files, Dataset marks, InputPartition[] tasks, Statistics statistics,
             CustomMetric[] metrics, CustomTaskMetric[] values) {
@@ -66,7 +66,7 @@ public class ForebayColumnarFactory implements PartitionReaderFactory {
     }
 }
 
-/** Reads what the worker of one task sends. Used by the thread of the task. */
+/** Reads the messages of the worker of one task. Used by the thread of the task. */
 class ForebayWorkerReader implements PartitionReader {
     private final PartitionReader messages;
     private final ForebayArrow arrow;
@@ -102,6 +102,6 @@ class ForebayWorkerReader implements PartitionReader {
 
     public void initMetricsValues(CustomTaskMetric[] values) { messages.initMetricsValues(values); }
 
-    /** The bytes of its Python worker; rows are counted by Spark. */
+    /** The byte counts of the Python worker. Spark counts the rows. */
     public CustomTaskMetric[] currentMetricsValues() { return messages.currentMetricsValues(); }
 }

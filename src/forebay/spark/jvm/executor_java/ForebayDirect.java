@@ -24,7 +24,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** A Python task that reads logs or buckets, and what the JVM needs to read them itself. */
+/** A Python task that reads logs or buckets, with the description by which the JVM reads them. */
 class ForebayDirectTask extends PythonInputPartition {
     final byte[] source;
     final byte[] ranges;
@@ -38,10 +38,10 @@ class ForebayDirectTask extends PythonInputPartition {
 }
 
 /**
- * Reads what a task has to from the servers. The next answer is on its way while Spark reads the last one.
+ * Reads the logs or buckets of a task from the servers. It requests the next answer while Spark reads the last one.
  *
- * <p>Whatever is not as expected (a server that does not answer, a leader that has moved, a log in remote storage, damage)
- * is left to the Python worker, which knows what to do: it reads the rest of the task.
+ * <p>In every unexpected case (a server does not answer, a leader has moved, a log is in remote storage, an answer is
+ * damaged) the Python worker reads the rest of the task, and handles the case.
  */
 abstract class ForebayDirectReader implements PartitionReader {
     private static final Logger LOGGER = LoggerFactory.getLogger(ForebayDirectReader.class);
@@ -55,7 +55,7 @@ abstract class ForebayDirectReader implements PartitionReader {
     private final ForebayWire hello;
     private ForebayWorkerReader worker = null;
 
-    /** For Spark's UI: what was asked for, what came, and how long this waited for it. */
+    /** Metrics for Spark's UI: requests, bytes received, and time spent waiting. */
     private long requests = 0;
     private long bytes = 0;
     private long waitedNanos = 0;
@@ -92,15 +92,15 @@ abstract class ForebayDirectReader implements PartitionReader {
         arrow = new ForebayArrow(new StructType(fields), factors);
     }
 
-    /** Make the next batch; false at the end of the task. */
+    /** Read the next batch; false at the end of the task. */
     abstract boolean advance() throws IOException;
 
-    /** How many splits the task has, and how many of them have been read to their end. */
+    /** The number of splits of the task, and the number of those that have been read to their end. */
     abstract int splits();
 
     abstract int read();
 
-    /** What of the task has not been handed out: the number of a split, and the place in it from which on it is left. */
+    /** The rest of the task that Spark has not been given: the number of a split, and the position in it. */
     abstract String rest();
 
     public boolean next() throws IOException {
@@ -146,7 +146,7 @@ abstract class ForebayDirectReader implements PartitionReader {
         return all;
     }
 
-    /** The task, as Python sees it, with what is not read yet behind it. */
+    /** The pickled task, followed by the rest that has not been read. */
     private void leaveToWorker(Exception e) throws IOException {
         String of = asked == null ? "" : " (request " + asked.name() + ")";
         LOGGER.warn("a Python worker reads from split and place " + rest() + " on: " + e + of);
@@ -167,7 +167,7 @@ abstract class ForebayDirectReader implements PartitionReader {
         asked = null;
     }
 
-    /** Send a request to a server, whose answer is the next one to be expected. */
+    /** Send a request to a server. Its answer is the next one that is read. */
     protected void ask(String host, int port, int api, byte[] request) throws IOException {
         String place = host + ":" + port;
         ForebayConnection connection = (ForebayConnection) connections.get(place);
@@ -192,7 +192,7 @@ abstract class ForebayDirectReader implements PartitionReader {
         }
     }
 
-    /** The rows from `first` to before `stop` of the message at `from`, which has to have `rows`, as Spark wants them. */
+    /** The rows from `first` to before `stop` of the message at `from`, which must have `rows`, as Spark's columns. */
     protected ColumnarBatch columns(byte[] data, int from, int size, int first, int stop, int rows) throws IOException {
         ColumnarBatch read = arrow.read(data, from, size, first, stop);
         if (arrow.rows() != rows) { throw new IOException(arrow.rows() + " rows instead of " + rows); }
@@ -204,7 +204,7 @@ abstract class ForebayDirectReader implements PartitionReader {
     protected boolean hasColumns() { return order.length > 0; }
 }
 
-/** A value of one of the metrics that `Jvm.scan_metrics` has told Spark. */
+/** A value of one of the metrics of scans (forebay.spark.jvm.scan_metrics). */
 class ForebayMetric implements CustomTaskMetric {
     private final String name;
     private final long value;
@@ -219,7 +219,7 @@ class ForebayMetric implements CustomTaskMetric {
     public long value() { return value; }
 }
 
-/** The handshake, and how messages of the protocol are written and read: protobuf, of which the driver has written most. */
+/** The handshake, and the encoding of messages: protobuf, most of which the driver has written. */
 class ForebayWire {
     static final int FRAME_BYTES_MAX = 100 * 1024 * 1024;
 
@@ -275,7 +275,7 @@ class ForebayFields {
 
     ForebayFields(ByteBuffer in) { this.in = in; }
 
-    /** Go on to the next field; false at the end. */
+    /** Advance to the next field; false at the end. */
     boolean more() throws IOException {
         if (!in.hasRemaining()) { return false; }
         long tag = varint();
@@ -299,7 +299,7 @@ class ForebayFields {
         throw new IOException("an answer with a number that does not end");
     }
 
-    /** The bytes of the field, which has some. */
+    /** The bytes of a field of a type with a length. */
     ByteBuffer bytes() { return part(in, in.position() - (int) number, (int) number); }
 
     static ByteBuffer part(ByteBuffer whole, int from, int size) {
@@ -309,7 +309,7 @@ class ForebayFields {
     }
 }
 
-/** A connection to a server, behind the handshake. One request at a time. */
+/** A connection to a server after its handshake. It has one request at a time. */
 class ForebayConnection {
     private static final int STEP_BYTES = 1 << 20;
 
@@ -336,7 +336,7 @@ class ForebayConnection {
         }
     }
 
-    /** How the server's log names the last request: this end of the connection, and a number. */
+    /** The last request as the server's log names it: the local address of the connection, and a number. */
     String name() {
         String host = socket.getLocalAddress().getHostAddress();
         return (host.indexOf(':') < 0 ? host : "[" + host + "]") + ":" + socket.getLocalPort() + "/" + request;
@@ -353,7 +353,7 @@ class ForebayConnection {
         out.write(bytes.toByteArray());
     }
 
-    /** The body of the next answer, which must be that of the last request. It is good until the next call. */
+    /** The body of the next answer, which must belong to the last request. It is valid until the next call. */
     ByteBuffer receive() throws IOException {
         read(4);
         int size = ByteBuffer.wrap(frame).getInt(0);
@@ -365,7 +365,7 @@ class ForebayConnection {
         return ByteBuffer.wrap(frame, 5, size - 5);
     }
 
-    /** Read `size` bytes. The room for them grows as they come: a length alone takes no memory. */
+    /** Read `size` bytes. The buffer grows as they arrive, so that a false length takes no memory. */
     private void read(int size) throws IOException {
         int found = 0;
         while (found < size) {

@@ -42,15 +42,15 @@ class ForebayLogReader extends ForebayDirectReader {
     private final CRC32C crc = new CRC32C();
     private int answerBytes;
 
-    /** The range that is read, and how far. */
+    /** The range that is being read, and the position in it. */
     private int range = 0;
     private long position;
 
-    /** The request on its way: for which range, from which offset. */
+    /** The range and the offset of the request whose answer is expected. */
     private int askedRange;
     private long askedOffset;
 
-    /** The answer that is read: its batches from `cursor` on. */
+    /** The answer that is being read: its batches from `cursor` on. */
     private ByteBuffer data = null;
     private int cursor;
     private int end;
@@ -125,7 +125,7 @@ class ForebayLogReader extends ForebayDirectReader {
         return made.toByteArray();
     }
 
-    /** Read a FetchLogResponse, into `data`; the offset up to which its filter has looked, or -1. */
+    /** Read a FetchLogResponse into `data`; returns the offset up to which the server has filtered, or -1. */
     private long take(ByteBuffer answer) throws IOException {
         data = ForebayFields.part(answer, 0, 0);
         ForebayFields found = new ForebayFields(only(only(answer, 1), 2));
@@ -143,7 +143,7 @@ class ForebayLogReader extends ForebayDirectReader {
         return filteredEnd;
     }
 
-    /** The message in field `wanted` of a message that has it once. */
+    /** The message in field `wanted`, which a message has once. */
     private static ByteBuffer only(ByteBuffer whole, int wanted) throws IOException {
         ForebayFields in = new ForebayFields(whole);
         ByteBuffer found = null;
@@ -161,7 +161,7 @@ class ForebayLogReader extends ForebayDirectReader {
         long filteredEnd = take(answer());
         cursor = data.position();
         end = data.limit();
-        // How far it goes has to be known at once, for the next request.
+        // The next request needs the end of this answer, before its batches are read.
         reached = Math.max(position, filteredEnd);
         int first = cursor;
         while (header()) {
@@ -188,7 +188,7 @@ class ForebayLogReader extends ForebayDirectReader {
         if (next < ranges.length) { ask(next, offset); }
     }
 
-    /** Read the header of the batch at `cursor`; false if there is none, or the end of the answer cuts it off. */
+    /** Read the header of the batch at `cursor`; false if there is none, or if the end of the answer cuts it off. */
     private boolean header() throws IOException {
         if (end - cursor < HEADER_BYTES[0]) { return false; }
         long size = (long) data.getInt(cursor + 8) + SIZE_AFTER;

@@ -21,11 +21,11 @@ import org.apache.spark.unsafe.types.UTF8String;
 import scala.reflect.ClassTag$;
 
 /**
- * A scan whose tasks are of two kinds: some read Parquet files by Spark's own reader, others whatever their factory
- * reads. Rows of the files of the last of `files` that are marked are left out, if there are `marks`: a query whose rows
- * are the marks of a group of these files each, as `forebay.spark.reading.live_read.marks_batch` writes them. Such files
- * have three columns more than the scan: the number of a row in its file, of its file in the group, and of the group
- * (in the order row, group, file). The query of the marks runs when the scan does.
+ * A scan with two kinds of tasks: some read Parquet files by Spark's own reader, the others read what their factory
+ * reads. If there are `marks`, marked rows in the files of the last of `files` are left out. `marks` is a query that
+ * runs with the scan; each of its rows has the marks of a group of these files, as
+ * `forebay.spark.reading.live_read.marks_batch` writes them. The scan of such files has three more columns: the number
+ * of the row in its file, the number of the group, and the number of the file in the group.
  */
 class ForebayMixedScan implements SupportsReportStatistics, Batch {
     private final StructType schema;
@@ -64,7 +64,7 @@ class ForebayMixedScan implements SupportsReportStatistics, Batch {
             }
         }
         hasColumns = areColumns;
-        // Tasks that read files take longest, and so come first.
+        // Tasks that read files take longest, so they come first.
         partitions = new InputPartition[count];
         int place = 0;
         for (int i = 0; i < files.length; i++) {
@@ -73,7 +73,7 @@ class ForebayMixedScan implements SupportsReportStatistics, Batch {
         System.arraycopy(others, 0, partitions, place, others.length);
     }
 
-    /** Whether Spark's reader gives columns. It does not where the session says so, and for very many columns. */
+    /** Whether Spark's reader gives columns. It does not if the session forbids it, or for very many columns. */
     public boolean hasColumns() { return hasColumns; }
 
     public StructType readSchema() { return schema; }
@@ -92,7 +92,7 @@ class ForebayMixedScan implements SupportsReportStatistics, Batch {
 
     public InputPartition[] planInputPartitions() { return partitions; }
 
-    /** Spark asks for it when the query runs; so this finds the marks, by tasks of the same query. */
+    /** Spark calls this when the query runs, so the marks are found here, by tasks of the same query. */
     public synchronized PartitionReaderFactory createReaderFactory() {
         if (made == null) {
             made = new ForebayMixedFactory(tasks, files, marks == null ? null : found(), schema.length());
@@ -109,7 +109,7 @@ class ForebayMixedScan implements SupportsReportStatistics, Batch {
     }
 }
 
-/** A task that reads files, by the factory of this number. */
+/** A task that reads files, by the factory with this number. */
 class ForebayFileTask implements InputPartition {
     final InputPartition files;
     final int factory;
@@ -122,7 +122,7 @@ class ForebayFileTask implements InputPartition {
     public String[] preferredLocations() { return files.preferredLocations(); }
 }
 
-/** Makes the readers of a `ForebayMixedScan`; `marks` are of the files of the last factory. */
+/** Makes the readers of a `ForebayMixedScan`. `marks` belong to the files of the last factory. */
 class ForebayMixedFactory implements PartitionReaderFactory {
     private final PartitionReaderFactory tasks;
     private final PartitionReaderFactory[] files;
@@ -159,7 +159,7 @@ class ForebayKeptReader implements PartitionReader {
     private int[] places = new int[0];
     private ColumnarBatch batch = null;
 
-    /** Of each row, the files' reader gives so many `columns`, and then its number, its group's, and its file's. */
+    /** The files' reader gives `columns` columns, and then the numbers of the row, of its group, and of its file. */
     ForebayKeptReader(PartitionReader files, long[][] groups, int columns) {
         this.files = files;
         this.groups = groups;
@@ -179,7 +179,7 @@ class ForebayKeptReader implements PartitionReader {
         return false;
     }
 
-    /** Note which rows count, and return how many. A bit for each row of each file says which do not. */
+    /** Record the rows that are not marked; returns their number. The marks have a bit for each row of each file. */
     private int keep(ColumnarBatch whole) {
         int rows = whole.numRows();
         ColumnVector numbers = whole.column(columns);
@@ -224,7 +224,7 @@ class ForebayKeptReader implements PartitionReader {
     public CustomTaskMetric[] currentMetricsValues() { return files.currentMetricsValues(); }
 }
 
-/** The rows of a column at some places. The column belongs to the reader that has made it, which closes it. */
+/** Selected rows of a column. The reader that has made the column closes it. */
 class ForebayKeptColumn extends ColumnVector {
     private final ColumnVector whole;
     private final int[] places;
@@ -243,7 +243,7 @@ class ForebayKeptColumn extends ColumnVector {
 
     public boolean hasNull() { return hasNull; }
 
-    /** At most so many: those that are left out count, too. */
+    /** An upper bound: rows that are left out are included. */
     public int numNulls() { return whole.numNulls(); }
 
     public boolean isNullAt(int row) { return hasNull && whole.isNullAt(places[row]); }

@@ -7,7 +7,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** A bucket of a table snapshot: the server that has it, and how its first page is asked for. */
+/** A bucket of a table snapshot: its server, and the request for its first page. */
 class ForebayPinnedBucket {
     final String host;
     final int port;
@@ -29,10 +29,10 @@ class ForebayPageReader extends ForebayDirectReader {
 
     private final ForebayPinnedBucket[] buckets;
 
-    /** So many rows are enough. */
+    /** The limit on rows. */
     private long wanted;
 
-    /** The bucket that is read, and the place behind its rows that have been handed out; null: none have. */
+    /** The bucket that is being read, and the position after the rows that Spark has been given; null: no rows yet. */
     private int bucket = 0;
     private byte[] position = null;
 
@@ -83,7 +83,7 @@ class ForebayPageReader extends ForebayDirectReader {
             if (rows > 0) {
                 batch = columns(records.array(), records.position(), records.remaining(), 0, -1, (int) rows);
             }
-            // Not before all has gone well: what has not been handed out is left to the worker.
+            // Only after the page was read without error: the worker reads all rows that Spark has not been given.
             bucket = then;
             position = place;
             wanted -= rows;
@@ -98,7 +98,7 @@ class ForebayPageReader extends ForebayDirectReader {
         return copied;
     }
 
-    /** Ask for the rows of a bucket behind `after`. */
+    /** Request the rows of a bucket after the position `after`. */
     private void ask(int of, byte[] after) throws IOException {
         ForebayPinnedBucket wanted = buckets[of];
         ByteArrayOutputStream request = new ByteArrayOutputStream();

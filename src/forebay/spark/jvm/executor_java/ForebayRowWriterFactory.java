@@ -22,11 +22,11 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Makes writers for tasks of UPDATE, DELETE and MERGE. Spark pushes rows one by one; a Python writer pulls them from an
- * iterator. Between the two there is a thread with a short queue of chunks of rows.
+ * Makes writers for tasks of UPDATE, DELETE and MERGE. Spark pushes rows one by one, and a Python writer pulls them
+ * from an iterator. Between the two is a thread with a short queue of chunks of rows.
  *
- * <p>A delta is written as rows of `written`: the kind of change and then all columns of the table. `idColumns` and
- * `oldColumns` say where in `written` the fields of a row's id and of its metadata go, for rows that are deleted.
+ * <p>A delta is written as rows of `written`: the kind of change, followed by all columns of the table. For deleted
+ * rows, `idColumns` and `oldColumns` are the positions in `written` of the fields of the row's id and metadata.
  */
 public class ForebayRowWriterFactory implements DeltaWriterFactory {
     private final DataWriterFactory python;
@@ -35,7 +35,7 @@ public class ForebayRowWriterFactory implements DeltaWriterFactory {
     private final int[] oldColumns;
     private final String movedKeys;
 
-    /** `movedKeys` is the message for an update that changes a row's id; null: it becomes a delete and an insert. */
+    /** `movedKeys` is the error for an update that changes a row's id; null: it becomes a delete and an insert. */
     public ForebayRowWriterFactory(
             DataWriterFactory python, StructType written, int[] idColumns, int[] oldColumns, String movedKeys) {
         this.python = python;
@@ -51,7 +51,7 @@ public class ForebayRowWriterFactory implements DeltaWriterFactory {
     }
 }
 
-/** Projects rows and hands them over. Used by the thread of its task. */
+/** Projects rows and passes them to the Python writer. Used by the thread of its task. */
 class ForebayRowWriter implements DeltaWriter {
     static final int CHUNK_ROWS = 1024;
 
@@ -82,7 +82,7 @@ class ForebayRowWriter implements DeltaWriter {
         deleted = new GenericInternalRow(types.length);
     }
 
-    /** A row of a table whose files are replaced: it has no kind. */
+    /** A row of a table whose files are replaced. It has no kind. */
     public void write(Object row) throws IOException { put(projection.apply((InternalRow) row)); }
 
     public void write(Object metadata, Object row) throws IOException { write(row); }
@@ -163,7 +163,7 @@ class ForebayRowWriter implements DeltaWriter {
     public CustomTaskMetric[] currentMetricsValues() { return python.currentMetricsValues(); }
 }
 
-/** The thread in which the Python writer runs, and the rows on their way to it. */
+/** The thread in which the Python writer runs, and the queue of its rows. */
 class ForebayRowFeed implements Runnable, Iterator {
     static final int CHUNKS_WAITING = 4;
     static final long LOOK_MS = 100;
@@ -189,7 +189,7 @@ class ForebayRowFeed implements Runnable, Iterator {
     }
 
     public void run() {
-        // Python runners ask for the task's context, and settings come from its properties.
+        // Python runners need the task's context, and read settings from its properties.
         TaskContext$.MODULE$.setTaskContext(task);
         try {
             python.writeAll(this);
@@ -240,7 +240,7 @@ class ForebayRowFeed implements Runnable, Iterator {
         if (failure != null) { Platform.throwException(failure); }
     }
 
-    /** End the thread, without effect if it has ended. What Python has been given so far does not count. */
+    /** End the thread, if it has not ended. Rows that Python has got so far are discarded. */
     void stop() {
         isStopped = true;
         if (!thread.isAlive()) { return; }

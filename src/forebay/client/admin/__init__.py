@@ -1,0 +1,1 @@
+"""Administration of clusters, databases, tables and tiering."""

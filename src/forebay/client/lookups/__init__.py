@@ -1,0 +1,1 @@
+"""Rows by their keys."""

@@ -1,0 +1,1 @@
+"""Reading: scans, snapshots, logs and changes as Arrow data."""

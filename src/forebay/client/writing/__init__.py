@@ -1,0 +1,1 @@
+"""Writing: from Arrow data to acknowledged batches."""

@@ -1,7 +1,0 @@
-from typing import Any
-
-from forebay.codec._layout import RowLayout
-from forebay.codec._slices import RowSlices
-
-def decode(layout: RowLayout, rows: RowSlices) -> Any: ...
-def is_plainly_sound(layout: RowLayout, array_capsule_in: Any, required: tuple[int, ...]) -> bool: ...

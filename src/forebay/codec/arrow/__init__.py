@@ -1,0 +1,1 @@
+"""Arrow: types, messages, growable columns and dictionaries."""

@@ -1,0 +1,1 @@
+"""User data cast to exactly what a table stores."""

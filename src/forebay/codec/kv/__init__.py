@@ -1,0 +1,1 @@
+"""Batches of keys and values, and the newest row of each key."""

@@ -1,0 +1,1 @@
+"""Log batches: built, read, checked, and their statistics."""

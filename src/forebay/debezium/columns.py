@@ -1,0 +1,101 @@
+"""Rows of events as Arrow columns; rows whose values do not fit are reported and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from forebay.api.changes import DELETE
+from forebay.base.errors import InternalError
+from forebay.codec.arrow.arrow_types import user_schema
+from forebay.debezium.events import EventRow
+from forebay.debezium.values import BAD_VALUE, NATIVE, Convert, converter
+from forebay.metadata.table import Column
+
+_NONE: frozenset[type] = frozenset()
+_SHOWN_CHARS, _REASON_CHARS = 60, 120
+
+
+class RowColumns(NamedTuple):
+    """Rows that fit, an array for each column, and what is wrong with other rows, by the positions of their texts."""
+
+    rows: Sequence[EventRow]
+    arrays: list[pa.Array]
+    wrong: dict[int, str]
+
+
+def columns_of(rows: Sequence[EventRow], columns: Sequence[Column], time_unit: str | None, key: Set[str]) -> RowColumns:
+    """The values of rows in the types of columns. `time_unit` is that of times that are numbers without a schema part.
+
+    Of a deleted row only the columns of `key` count; the others are null. Further columns of the rows are left out.
+    """
+    if not rows:
+        return RowColumns(rows, [pa.array([], field.type) for field in user_schema(columns)], {})
+    arrays, faults = _columns_of_all(rows, columns, time_unit, key)
+    if not faults:
+        return RowColumns(rows, arrays, {})
+    fitting = columns_of([row for at, row in enumerate(rows) if at not in faults], columns, time_unit, key)
+    return fitting._replace(wrong={rows[at].at: reason for at, reason in sorted(faults.items())} | fitting.wrong)
+
+
+def _columns_of_all(
+    rows: Sequence[EventRow], columns: Sequence[Column], time_unit: str | None, key: Set[str]
+) -> tuple[list[pa.Array], dict[int, str]]:
+    """The columns of rows between which the source's schema may change."""
+    chunks: list[list[pa.Array]] = []
+    faults: dict[int, str] = {}
+    begin = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or rows[end].fields is not rows[begin].fields:
+            arrays, found = _columns(rows[begin:end], columns, time_unit, key)
+            faults |= {begin + at: reason for at, reason in found.items()}
+            chunks.append(arrays)
+            begin = end
+    if faults or len(chunks) == 1:
+        return chunks[0], faults
+    return [pa.concat_arrays(list(each)) for each in zip(*chunks, strict=True)], {}
+
+
+def _columns(
+    rows: Sequence[EventRow], columns: Sequence[Column], time_unit: str | None, key: Set[str]
+) -> tuple[list[pa.Array], dict[int, str]]:
+    """The columns of rows with one schema part, and what is wrong with some of the rows."""
+    arrays: list[pa.Array] = []
+    faults: dict[int, str] = {}
+    described = rows[0].fields
+    deleted = [row.kind == DELETE for row in rows]
+    for column, wanted in zip(columns, user_schema(columns), strict=True):
+        name, t = column.name, column.data_type
+        convert = converter(t, described.get(name), time_unit)
+        given = [row.values.get(name) for row in rows]
+        if name not in key and any(deleted):  # of a deleted row only the key counts
+            given = [None if is_deleted else value for is_deleted, value in zip(deleted, given, strict=True)]
+        try:
+            if convert is not None and not set(map(type, given)) <= NATIVE.get(t.root, _NONE):
+                values = [None if value is None else convert(value) for value in given]
+            else:
+                values = given
+            array = pa.array(values, wanted.type)
+        except BAD_VALUE as e:
+            found = {at: reason for at, value in enumerate(given) if (reason := _fault(value, convert, wanted.type))}
+            if not found:
+                raise InternalError(f"{len(given)} values of '{name}' do not become {t}, but each of them does") from e
+            faults |= {at: f"'{name}' is no {t}: {reason}" for at, reason in found.items()}
+            continue
+        arrays.append(array)
+        if array.null_count and not t.nullable:
+            lacking = [at for at, value in enumerate(given) if value is None and (name in key or not deleted[at])]
+            faults |= dict.fromkeys(lacking, f"'{name}' is missing, which is NOT NULL")
+    return arrays, faults
+
+
+def _fault(value: Any, convert: Convert | None, wanted: pa.DataType) -> str | None:
+    if value is None:
+        return None
+    try:
+        pa.array([value if convert is None else convert(value)], wanted)
+    except BAD_VALUE as e:
+        return f"{repr(value)[:_SHOWN_CHARS]} ({str(e)[:_REASON_CHARS]})"
+    return None

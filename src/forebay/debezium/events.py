@@ -1,0 +1,160 @@
+"""Change events, with the schema part or without, as rows.
+
+PostgreSQL does not log large values (TOAST) that an update leaves as they are, unless the table's replica identity is
+FULL. Debezium writes a placeholder for them. The rule: such an update leaves these columns alone. It is wrong where a
+row has to be whole: in an insert, in a column that must have a value, and for a reader that takes whole rows only.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from forebay.api.changes import DELETE, INSERT, UPDATE_AFTER
+
+UNAVAILABLE = "__debezium_unavailable_value"
+"""Debezium's placeholder (`unavailable.value.placeholder`); of bytes, its base64."""
+
+_IN_BASE64 = base64.b64encode(UNAVAILABLE.encode()).decode()
+_UNAVAILABLE = (UNAVAILABLE, _IN_BASE64, [UNAVAILABLE])
+_MARKS = (UNAVAILABLE.encode(), _IN_BASE64.encode())
+_KINDS = {"c": INSERT, "r": INSERT, "u": UPDATE_AFTER, "d": DELETE}
+"""By Debezium's `op`: create, read (of a snapshot), update, delete. Others (truncate, message) are no rows."""
+
+_JSON = json.JSONDecoder(parse_float=Decimal)
+_BEFORE_SCHEMA = re.compile(r'\s*\{\s*"schema"\s*:\s*')
+_BEFORE_PAYLOAD = re.compile(r'\s*,\s*"payload"\s*:\s*')
+
+
+class EventRow(NamedTuple):
+    """The row of the text at position `at`; `fields` are the columns that a schema part describes, if there is one."""
+
+    at: int
+    kind: str
+    values: Mapping[str, Any]
+    fields: Mapping[str, Mapping[str, Any]]
+
+
+class Fault(Exception):
+    """What is wrong with a text."""
+
+
+def parsed(text: bytes, what: str) -> Any:
+    """The JSON value of a text; numbers with a fraction are decimals. Raises `Fault`."""
+    try:
+        return _JSON.decode(text.decode())
+    except (ValueError, RecursionError) as e:
+        raise Fault(f"its {what} is not JSON: {e}") from None
+
+
+def decode(texts: Iterable[bytes | None]) -> tuple[list[EventRow], dict[int, str]]:
+    """The rows of change events in their order, and what is wrong with other texts, by position.
+
+    None is a tombstone for Kafka's log compaction, and no row.
+    """
+    reader = _EventReader()
+    rows: list[EventRow] = []
+    wrong: dict[int, str] = {}
+    for at, text in enumerate(texts):
+        if text is None:
+            continue
+        try:
+            rows.append(reader.row(at, text))
+        except Fault as e:
+            wrong[at] = str(e)
+    return rows, wrong
+
+
+class _EventReader:
+    """Reads events of a topic, which mostly have the same schema part: it is parsed once."""
+
+    def __init__(self) -> None:
+        self._schema: Any = None
+        self._fields: Mapping[str, Mapping[str, Any]] = {}
+        self._prefix: str | None = None
+        """A text up to its payload, if it begins with the schema part that `_schema` is."""
+
+    def row(self, at: int, data: bytes) -> EventRow:
+        payload, schema = self._parts(data)
+        kind = _KINDS.get(str(payload.get("op")))
+        if kind is None:
+            raise Fault(f"its op is {payload.get('op', 'missing')}: it is not a change of a row")
+        side = "before" if kind == DELETE else "after"
+        values = payload.get(side)
+        if not isinstance(values, dict):
+            raise Fault(f"it has no row in '{side}'")
+        return EventRow(at, kind, values, self._described(schema))
+
+    def _parts(self, data: bytes) -> tuple[dict[str, Any], Any]:
+        """The payload and the schema part of an event."""
+        try:
+            text = data.decode()
+            if self._prefix is not None and text.startswith(self._prefix):
+                payload, end = _JSON.raw_decode(text, len(self._prefix))
+                if isinstance(payload, dict) and text[end:].strip() == "}":
+                    return payload, self._schema
+            event = _JSON.decode(text)
+        except (ValueError, RecursionError) as e:
+            raise Fault(f"its value is not JSON: {e}") from None
+        if not isinstance(event, dict):
+            raise Fault("its value is not a change event of Debezium")
+        payload = event["payload"] if isinstance(event.get("payload"), dict) else event
+        schema = event.get("schema")
+        if isinstance(schema, dict) and list(event) == ["schema", "payload"]:
+            self._remember(text, schema)
+        return payload, schema
+
+    def _remember(self, text: str, schema: Any) -> None:
+        """Note how a text with this schema part begins."""
+        self._described(schema)
+        begin = _BEFORE_SCHEMA.match(text)
+        end = None if begin is None else _BEFORE_PAYLOAD.match(text, _JSON.raw_decode(text, begin.end())[1])
+        self._prefix = None if end is None else text[: end.end()]
+
+    def _described(self, schema: Any) -> Mapping[str, Mapping[str, Any]]:
+        """The columns that a schema part describes."""
+        if not isinstance(schema, dict):
+            return {}
+        if schema is not self._schema and schema != self._schema:
+            sides = _by_field(schema)
+            self._fields = _by_field(sides.get("after") or sides.get("before") or {})
+            self._schema, self._prefix = schema, None
+        return self._fields
+
+
+def _by_field(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {str(each.get("field")): each for each in schema.get("fields") or () if isinstance(each, dict)}
+
+
+def unlogged(row: EventRow, text: bytes, names: Set[str]) -> frozenset[str]:
+    """The columns among `names` for which the event has Debezium's placeholder; `text` is that of the row."""
+    if not any(mark in text for mark in _MARKS):
+        return frozenset()
+    return frozenset(name for name, value in row.values.items() if value in _UNAVAILABLE and name in names)
+
+
+def unlogged_fault(row: EventRow, missing: frozenset[str], required: Set[str]) -> str | None:
+    """Why a row is wrong that lacks the values of `missing`: only an update may, and not in a `required` column."""
+    if not missing or (row.kind == UPDATE_AFTER and not missing & required):
+        return None
+    name = min(missing & required or missing)
+    return f"the database did not log '{name}': ALTER TABLE ... REPLICA IDENTITY FULL there"
+
+
+def whole_rows(
+    rows: Iterable[EventRow], texts: Sequence[bytes | None], names: Set[str]
+) -> tuple[list[EventRow], dict[int, str]]:
+    """The rows that have all values of the columns `names`, and what is wrong with the others, by position."""
+    whole: list[EventRow] = []
+    wrong: dict[int, str] = {}
+    for row in rows:
+        fault = unlogged_fault(row, unlogged(row, texts[row.at] or b"", names), names)
+        if fault is None:
+            whole.append(row)
+        else:
+            wrong[row.at] = fault
+    return whole, wrong

@@ -1,0 +1,1 @@
+"""The engine `hlog`: a hash index in memory over an append-only log of records in mapped files."""

@@ -1,0 +1,1 @@
+FIRST_POSITION: int

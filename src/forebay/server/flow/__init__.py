@@ -1,0 +1,1 @@
+"""Flow control: who waits for what, and until when."""

@@ -1,0 +1,1 @@
+"""What a server does by the clock: partitions that come and go, logs that expire."""

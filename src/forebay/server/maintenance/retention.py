@@ -1,0 +1,112 @@
+"""Log retention: which segments have expired (`table.log.ttl`) and may be deleted.
+
+A segment is deleted as a whole when its newest record is older than the table's time to live; the active one never is.
+An expired segment is kept while it is needed by:
+
+- readers of a lake table, until the lake has its records in a readable snapshot;
+- the key-value state, until a checkpoint covers its records: one is written then;
+- clients without ScanKv: they rebuild a primary-key table's rows from the whole changelog, because there are no KV
+  snapshots to download. So the changelog expires only if the table sets `table.log.ttl`, or has its rows in a lake;
+- the log itself, which first makes sure that it knows its writers without the segment
+  (`LogTablet.delete_segments_before`).
+
+The log starts where its first segment begins, so no other state is stored, and a crash in between leaves a log that
+begins at one segment or the next. Readers below it get LOG_OFFSET_OUT_OF_RANGE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from forebay.base.ambient import Clock
+from forebay.base.errors import ForebayError
+from forebay.log.tablet import SegmentInfo
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.server.lake.lake_snapshots import LakeSnapshots
+from forebay.server.metadata.catalog import TableCatalog, buckets_of
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.replicas import ReplicaManager
+
+_LOGGER = logging.getLogger(__name__)
+
+_TTL = "table.log.ttl"
+
+
+def first_unexpired_offset(segments: Sequence[SegmentInfo], horizon_ms: int) -> int:
+    """Return the base offset of the first segment that has a record from `horizon_ms` or later, or is active."""
+    for segment in segments[:-1]:
+        if segment.last_timestamp_ms >= horizon_ms:
+            return segment.base_offset
+    return segments[-1].base_offset
+
+
+class LogRetention:
+    """Deletes expired segments. Call `run` from one thread at a time."""
+
+    def __init__(self, replicas: ReplicaManager, catalog: TableCatalog, snapshots: LakeSnapshots, clock: Clock) -> None:
+        self._replicas = replicas
+        self._catalog = catalog
+        self._snapshots = snapshots
+        self._clock = clock
+        self._closed_and_short: set[TableBucket] = set()
+
+    def run(self) -> int:
+        """Remove the expired segments of all buckets; return how many. A failure affects only its own bucket."""
+        count = 0
+        short: set[TableBucket] = set()
+        for table in self._catalog.tables():
+            for bucket in buckets_of(table.info, table.current.partitions_by_id):
+                try:
+                    if self._is_worth_a_look(table.info, bucket):
+                        with self._replicas.using(bucket, counts=False) as replica:
+                            count += self._expire(replica)
+                    else:
+                        short.add(bucket)
+                except ForebayError as e:
+                    _LOGGER.error("expired records of bucket %s are kept for now: %s", bucket, e)
+        self._closed_and_short = short
+        return count
+
+    def _is_worth_a_look(self, info: TableInfo, bucket: TableBucket) -> bool:
+        """Return whether a segment may have expired. A closed bucket does not grow, so it is not opened needlessly."""
+        if info.has_primary_key and not (info.lake_enabled or _TTL in info.descriptor.properties):
+            return False
+        if self._replicas.opened(bucket) is not None:
+            return True
+        parked = self._replicas.parked(bucket)
+        if parked is not None:
+            ttl_ms: int = info.descriptor.option(_TTL)
+            return parked.expirable_ms is not None and parked.expirable_ms < self._clock.now_ms() - ttl_ms
+        return bucket not in self._closed_and_short and len(self._replicas.segment_offsets(bucket)) > 1
+
+    def _expire(self, replica: BucketReplica) -> int:
+        log = replica.log
+        start = self._expired_until(replica)
+        if start <= log.log_start_offset:
+            return 0
+        needed_from = replica.release_changelog(start)
+        # That may take long, and the table may have been altered meanwhile: to keep its records longer, or for a lake.
+        count = log.delete_segments_before(min(start, needed_from, self._expired_until(replica)))
+        if count:
+            _LOGGER.info(
+                "removed %d segments of %s (bucket %s) that are older than 'table.log.ttl'; the log begins at %d now",
+                count,
+                replica.table.info.path,
+                replica.bucket,
+                log.log_start_offset,
+            )
+        return count
+
+    def _expired_until(self, replica: BucketReplica) -> int:
+        """The beginning of the first segment that has to stay, as the table is now."""
+        log, info = replica.log, replica.table.info
+        ttl_ms: int = info.descriptor.option(_TTL)
+        segments = log.segments()
+        limit = first_unexpired_offset(segments, self._clock.now_ms() - ttl_ms)
+        limit = min(limit, log.high_watermark, self._needed_by_lake(info, replica.bucket))
+        return max((s.base_offset for s in segments if s.base_offset <= limit), default=0)
+
+    def _needed_by_lake(self, info: TableInfo, bucket: TableBucket) -> int:
+        no_limit = (1 << 63) - 1
+        return self._snapshots.log_needed_from(info, bucket) if info.lake_enabled else no_limit

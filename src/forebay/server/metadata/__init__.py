@@ -1,0 +1,1 @@
+"""What exists: databases, tables and partitions, their rules, and the store that keeps them."""

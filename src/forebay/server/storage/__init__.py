@@ -1,0 +1,1 @@
+"""Buckets on this server: their logs and states, opened, written, retained, dropped."""

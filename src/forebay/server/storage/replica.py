@@ -1,0 +1,466 @@
+"""One bucket on this server: its log, its key-value state if the table has a primary key, and its queue of writes.
+
+All writes are commands (`forebay.server.storage.write_command`) and enter by `BucketReplica.submit`. They go through
+the write queue, one group at a time (`forebay.server.flow.write_queue`), except for those that `submit` writes in its
+caller's thread. Reads run in any thread.
+
+Path of a put: `submit`, `WriteQueue.submit`, and in a writer thread `_put_group`, `_put`, `KvTablet.put_group`; then
+the receiver of the command gets the results.
+
+The high watermark, up to which clients read, follows what is durable. A write with acks=1 or 0 is visible as soon as it
+is acknowledged, before it is durable: its writer asked for that (docs/design/0006-durability-by-acks.md), and readers
+of such a table accept it. The rows of a decided transaction are visible in a primary-key table before its log is
+synced, because what is staged outlasts a power failure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from forebay.base import threads
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable
+from forebay.base.thread_rules import any_thread, blocking
+from forebay.codec.arrow.arrow_message import DECODED_BYTES_MAX, message_codec
+from forebay.codec.kv.kv_batch import number_kv_batch
+from forebay.codec.log._plain_batches import PlainBatch, read_plain
+from forebay.codec.log.header import seal_as
+from forebay.kv.checkpoint import KvFolder
+from forebay.kv.engine import KvEngine
+from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
+from forebay.log.tablet import LogTablet
+from forebay.metadata.table import TableBucket
+from forebay.metadata.table_options import LogFormat
+from forebay.server.counters import BucketCounters
+from forebay.server.flow.disk_reserve import DiskReserve
+from forebay.server.flow.write_queue import GROUP_BYTES_MAX, NOW_BYTES_MAX, Receiver, WriteQueue, WriteScheduler
+from forebay.server.metadata.catalog import LiveTable
+from forebay.server.storage.batch_check import check_log_batches
+from forebay.server.storage.write_command import (
+    Append,
+    AppendCommand,
+    AppendResult,
+    DecidedBatch,
+    DecidedCommand,
+    PutCommand,
+    WriteCommand,
+    WriteMode,
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+_ACKS_LEADER = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedBucket:
+    """The known state of a bucket that was closed cleanly and has not changed since."""
+
+    kv_folder: KvFolder | None
+    log_start_offset: int
+    end_offset: int | None
+    """The offset at which readers have read everything; None if the log holds records that are not visible yet."""
+    expirable_ms: int | None
+    """The append time of the newest record of the first segment, if that is not the only segment."""
+
+
+class BucketReplica:
+    """A bucket that is open on this server."""
+
+    def __init__(
+        self,
+        bucket: TableBucket,
+        table: LiveTable,
+        log: LogTablet,
+        kv: KvTablet | None,
+        kv_folder: KvFolder | None,
+        scheduler: WriteScheduler,
+        on_progress: Callable[[TableBucket], None],
+        reserve: DiskReserve,
+        before_first_write: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_progress` is called, in a writing thread, when the high watermark has moved.
+
+        `before_first_write` is called, in a writing thread, before anything is written; again if it raises an error.
+        """
+        self.bucket = bucket
+        self.table = table
+        self.log = log
+        self._kv = kv
+        self._kv_folder = kv_folder
+        self._on_progress = on_progress
+        self._write_scheduler = scheduler
+        self._reserve = reserve
+        self._before_first_write = before_first_write
+        self._append_queue: WriteQueue[Append, AppendResult] = WriteQueue(scheduler)
+        self._put_queue: WriteQueue[PutRequest, PutResult] = WriteQueue(scheduler)
+        self._checkpointing = threads.lock()
+        self._writing = threads.lock()
+        self._seals = 0
+        self.closed = False
+        self.counters = BucketCounters(log.log_end_offset)
+        self.uses = 0
+        """Number of requests and maintenance tasks using the replica (`OpenBuckets`)."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no write is queued or under way."""
+        return self._append_queue.is_idle and self._put_queue.is_idle
+
+    @property
+    def kv(self) -> KvTablet:
+        """The key-value state. Raises `InvalidRequest` (NON_PRIMARY_KEY_TABLE) for a log table."""
+        return self._require_key_value()
+
+    @property
+    def has_kv(self) -> bool:
+        return self._kv is not None
+
+    # ---- the entry of all writes -------------------------------------------------------------------------------------
+
+    @any_thread
+    def submit(
+        self, command: WriteCommand, receiver: Receiver[Any] | None = None, mode: WriteMode = WriteMode.QUEUED
+    ) -> Sequence[Any] | None:
+        """Return the results of a command that is written in this thread, or None if `receiver` gets them later.
+
+        A result is an `AppendResult` or `PutResult`; it is due when its write is acknowledged. `DecidedCommand` has no
+        results and is durable on return. Raises `InvalidRequest` if the form of the command is not that of the table,
+        `Unavailable` if the bucket is closed, and, for writes in this thread, the error that concerns all of them.
+        """
+        if isinstance(command, DecidedCommand):
+            self._write_decided(command)
+            return ()
+        if isinstance(command, PutCommand):
+            self._require_key_value()
+        else:
+            self._require_log()
+        self._require_open()
+        if mode is not WriteMode.QUEUED:
+            results = self._write_at_once(command, is_alone=mode is WriteMode.AT_ONCE_FOR_LONE_CLIENT)
+            if results is not None:
+                return results
+        assert receiver is not None, "a command that may be queued needs a receiver"
+        receiver.queued()
+        if isinstance(command, PutCommand):
+            self._put_queue.submit(command.requests, receiver, self._put_group, command.size)
+        else:
+            self._append_queue.submit(command.requests, receiver, self._append_group, command.size)
+        return None
+
+    def _write_at_once(self, command: AppendCommand | PutCommand, *, is_alone: bool) -> Sequence[Any] | None:
+        """Return the results of a command that is written in this thread, which must not wait.
+
+        Return None without effect if it might have to: other writes are queued or under way, the table is being read as
+        a whole, or the disk is slow (for a client that `is_alone`, slower).
+        """
+        scheduler = self._write_scheduler
+        if (
+            command.size > NOW_BYTES_MAX
+            or self._before_first_write is not None
+            or not scheduler.may_write_now(is_alone=is_alone)
+            or not self._writing.acquire(blocking=False)
+        ):
+            return None
+        try:
+            if isinstance(command, AppendCommand):
+                return scheduler.write_now(partial(self._append_queue.run_now, command.requests, self._appended))
+            if not self.table.write_gate.enter_if_open():
+                return None
+            try:
+                return scheduler.write_now(partial(self._put_queue.run_now, command.requests, self._put))
+            finally:
+                self.table.write_gate.leave()
+        finally:
+            self._writing.release()
+
+    def _require_log(self) -> None:
+        if self._kv is not None:
+            raise InvalidRequest(
+                f"table {self.table.info.path} has a primary key; rows are put into it, not appended",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+
+    def _require_key_value(self) -> KvTablet:
+        if self._kv is None:
+            raise InvalidRequest(
+                f"table {self.table.info.path} has no primary key, which this operation needs",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+        return self._kv
+
+    # ---- log tables -------------------------------------------------------------------------------------------------
+
+    @blocking
+    def _append_group(self, requests: Sequence[Append]) -> list[AppendResult]:
+        with self._writing:
+            return self._appended(requests)
+
+    def _appended(self, requests: Sequence[Append]) -> list[AppendResult]:
+        self._prepare_to_write()
+        appended: list[tuple[int, AppendResult]] = []
+        for together, batches in self._runs(requests):
+            found = self._append_together(together, batches) if batches else None
+            appended += [self._append_alone(request) for request in together] if found is None else found
+        results = [result for _, result in appended]
+        unsynced_end, is_synced = -1, False
+        for request, (end, result) in zip(requests, appended, strict=True):
+            if request.acks != ACKS_ALL:
+                unsynced_end = max(unsynced_end, end)
+            elif result.error is None:
+                is_synced = True
+        self.counters.bytes_in += sum([len(r.records) for r, a in zip(requests, results) if a.error is None])
+        self._write_scheduler.wrote(len(requests))
+        if is_synced:
+            try:
+                self.log.sync()
+            except ForebayError as e:
+                return [a if a.error else AppendResult(error=e) for a in results]
+            self._write_scheduler.synced(self.log.sync_seconds)
+        self._raise_high_watermark(max(unsynced_end, self.log.synced_offset))
+        return results
+
+    def _runs(self, requests: Sequence[Append]) -> Iterator[tuple[Sequence[Append], Sequence[PlainBatch]]]:
+        """Plain requests that follow each other, with their batches, and each of the others alone, without."""
+        info, records = self.table.info, [each.records for each in requests]
+        if info.descriptor.log_format is LogFormat.ARROW and set(map(type, records)) == {bytes}:
+            layout = message_codec(self.table.schema_by_id(info.schema_id).columns).layout
+            found = read_plain(
+                records,  # type: ignore[arg-type]
+                layout, info.schema_id, self.log.config.batch_bytes_max, DECODED_BYTES_MAX,
+            )  # fmt: skip
+            if None not in found:
+                yield requests, found  # type: ignore[misc]
+                return
+        else:
+            found = [None] * len(requests)
+        first = 0
+        for place, batch in enumerate(found):
+            if batch is None:
+                if first < place:
+                    yield requests[first:place], found[first:place]  # type: ignore[misc]
+                yield requests[place : place + 1], ()
+                first = place + 1
+        if first < len(requests):
+            yield requests[first:], found[first:]  # type: ignore[misc]
+
+    def _append_together(
+        self, requests: Sequence[Append], batches: Sequence[PlainBatch]
+    ) -> list[tuple[int, AppendResult]] | None:
+        """The end offset and the result of each request; None, and nothing is appended, if they have to be appended
+        one after the other: some may fit where all do not."""
+        try:
+            self._reserve.require(sum([batch.size_bytes for batch in batches]))
+            found = self.log.append_together([each.records for each in requests], batches)  # type: ignore[misc]
+        except ForebayError:
+            return None
+        return [
+            (each[1], AppendResult(each[0])) if type(each) is tuple else (-1, AppendResult(error=each))  # type: ignore[arg-type]
+            for each in found
+        ]
+
+    def _append_alone(self, request: Append) -> tuple[int, AppendResult]:
+        try:
+            self._reserve.require(len(request.records))
+            found = check_log_batches(self.table, request.records)
+            appended = self.log.append_as_leader(request.records, batches=found)
+        except ForebayError as e:
+            return -1, AppendResult(error=e)
+        return appended.next_offset, AppendResult(appended.base_offset)
+
+    def _raise_high_watermark(self, offset: int) -> None:
+        if self.log.raise_high_watermark(offset):
+            self._on_progress(self.bucket)
+
+    # ---- primary-key tables -----------------------------------------------------------------------------------------
+
+    @blocking
+    def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
+        with self.table.write_gate.passing(), self._writing:
+            return self._put(requests)
+
+    def _put(self, requests: Sequence[PutRequest]) -> list[PutResult]:
+        before = self.log.high_watermark
+        self._prepare_to_write()
+        self._reserve.require(sum(len(request.records) for request in requests))
+        results = self.kv.put_group(requests)
+        self._write_scheduler.wrote(len(requests))
+        if self.log.high_watermark > before:
+            self.counters.bytes_in += sum(len(r.records) for r, done in zip(requests, results) if done.error is None)
+            self._on_progress(self.bucket)
+            if any(request.acks == ACKS_ALL for request in requests):
+                self._write_scheduler.synced(self.log.sync_seconds)
+        return results
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    def puts_held(self) -> AbstractContextManager[None]:
+        """Keep clients' puts waiting during the block, and wait for those that are being written."""
+        return self._put_queue.held(self._put_group)
+
+    @blocking
+    def _write_decided(self, command: DecidedCommand) -> None:
+        """Write what a decided transaction has for this bucket, except what the log already has; durable on return.
+
+        `writer_id` has written nothing but this transaction, so the last sequence that the log has of it tells how far
+        an earlier attempt came. Rows of a log table become visible by `show_decided`, others at once. Raises the error
+        of the first batch that cannot be written; all before it are.
+        """
+        writer_id = command.writer_id
+        done = self.log.last_sequence(writer_id) + 1
+        group: list[DecidedBatch] = []
+        size = 0
+        for sequence, batch in enumerate(command.batches):
+            if sequence < done:
+                continue
+            group.append(batch)
+            size += batch.size_bytes
+            if size >= GROUP_BYTES_MAX:
+                self._write_decided_group(writer_id, sequence + 1 - len(group), group)
+                group, size = [], 0
+        if group:
+            self._write_decided_group(writer_id, sequence + 1 - len(group), group)
+        if self._kv is not None:
+            with self.table.write_gate.passing(), self._writing:
+                self._kv.catch_up()  # where an earlier attempt came to the log, and not to the state
+        self.log.sync()
+
+    def _write_decided_group(self, writer_id: int, first: int, group: Sequence[DecidedBatch]) -> None:
+        # One sync at the end instead of one for each group. A power failure before it takes back the last rows, and
+        # the stages give the same ones again before anything else uses the bucket; but auto-increment ids are new ones.
+        acks = _ACKS_LEADER if self.table.info.schema.auto_increment_column is None else ACKS_ALL
+        requests = []
+        for sequence, batch in enumerate(group, first):
+            records = batch.read()
+            (seal_as if self._kv is None else number_kv_batch)(records, writer_id, sequence)
+            requests.append(PutRequest(memoryview(records), batch.target_columns, acks, is_decided=True))
+        if self._kv is None:
+            with self._writing:
+                self._prepare_to_write()
+                for request in requests:
+                    self.log.append_as_leader(request.records)
+                    self.counters.bytes_in += len(request.records)
+            return
+        with self.table.write_gate.passing(), self._writing:
+            self._prepare_to_write()
+            results = self._kv.put_group(requests)
+            self.counters.bytes_in += sum(len(r.records) for r, done in zip(requests, results) if done.error is None)
+        self._on_progress(self.bucket)
+        for result in results:
+            if result.error is not None:
+                raise result.error
+
+    @blocking
+    def take_offline_unless_written(self, writer_id: int, batches: int, cause: ForebayError) -> None:
+        """Accept no write until the bucket is opened again, which writes what is decided, if some of it is missing."""
+        if self.log.last_sequence(writer_id) + 1 < batches:
+            self.log.take_offline(cause)
+
+    def show_decided(self) -> None:
+        """Make visible what a `DecidedCommand` has written to a log table."""
+        if self._kv is None:  # else it is visible, and clients' puts may be in the log that the state does not have yet
+            self._raise_high_watermark(self.log.synced_offset)
+
+    @blocking
+    def seal(self) -> None:
+        """Refuse writes until `unseal` by the same caller, and by all others that have sealed the bucket.
+
+        Writes in flight have ended when this returns; others may be retried.
+        """
+        with self._writing:
+            self._seals += 1
+
+    def unseal(self) -> None:
+        """Accept writes again, unless another caller has sealed the bucket, too."""
+        with self._writing:
+            self._seals -= 1
+
+    def _require_unsealed(self) -> None:
+        if self._seals:
+            raise Unavailable(
+                f"bucket {self.bucket} of table {self.table.info.path} accepts no writes: its partition is dropped",
+                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+            )
+
+    def _prepare_to_write(self) -> None:
+        self._require_unsealed()
+        if self._before_first_write is not None:
+            self._before_first_write()
+            self._before_first_write = None
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise Unavailable(
+                f"bucket {self.bucket} of table {self.table.info.path} is closed",
+                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+            )
+
+    # ---- upkeep -----------------------------------------------------------------------------------------------------
+
+    @blocking
+    def sync_idle(self) -> None:
+        """Sync what acks=1 and 0 left in the page cache."""
+        if self.log.synced_offset < self.log.log_end_offset:
+            self.log.sync()
+
+    @blocking
+    def checkpoint_if_grown(self, records_min: int) -> bool:
+        """Write a checkpoint of the key-value state if the changelog has grown by `records_min` since the last one."""
+        if self._kv is None or self._kv_folder is None:
+            return False
+        with self._checkpointing:
+            if self.closed or self._kv.applied_offset - self._kv_folder.retained_offset < records_min:
+                return False
+            self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
+            return True
+
+    @blocking
+    def release_changelog(self, offset: int) -> int:
+        """Make the key-value state independent of the changelog below `offset`, with a checkpoint if necessary.
+
+        Returns the offset from which the state needs the changelog afterwards; `offset` or more on success.
+        """
+        if self._kv is None or self._kv_folder is None:
+            return offset
+        with self._checkpointing:
+            if self._kv_folder.retained_offset < offset and not self.closed:
+                self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
+            return self._kv_folder.retained_offset
+
+    def close(self) -> None:
+        """Close cleanly: the log is synced, the state's files can be trusted."""
+        self._close(KvFolder.close_engine)
+
+    @blocking
+    def park(self) -> ParkedBucket:
+        """Close cleanly until the bucket is needed again; return its known state."""
+        segments = self.log.segments()
+        self._close(KvFolder.park_engine)
+        end = self.log.high_watermark
+        return ParkedBucket(
+            self._kv_folder,
+            self.log.log_start_offset,
+            end if end == self.log.log_end_offset else None,
+            segments[0].last_timestamp_ms if len(segments) > 1 else None,
+        )
+
+    def _close(self, close_engine: Callable[[KvFolder, KvEngine], None]) -> None:
+        self.closed = True
+        with self._checkpointing, ExitStack() as closing:  # every part is closed, even if closing the others fails
+            closing.callback(self.log.close)
+            if self._kv is not None and self._kv_folder is not None:
+                closing.callback(close_engine, self._kv_folder, self._kv.engine)
+            if not self.log.is_offline:
+                self.log.sync()
+
+    def abandon(self) -> None:
+        """Release a bucket whose files are about to be removed."""
+        self.closed = True
+        with self._checkpointing:  # one that is being written, or begins afterwards, would bring the folder back
+            if self._kv is not None:
+                self._kv.engine.close()
+        self.log.close()

@@ -1,0 +1,1 @@
+"""Transactions: staged rows that become visible together, once."""

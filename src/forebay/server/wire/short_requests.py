@@ -1,0 +1,268 @@
+"""Short requests: appends, puts and lookups of one open bucket each, from the bytes of the wire to their responses.
+
+Clients that wait for every row send these, so each takes few steps: no protobuf objects, no task and no future.
+
+Short requests that arrive in one iteration of the event loop form a group for each bucket
+(`forebay.server.wire._sockets`). The lookups of a group share one access to the state. Its writes are one command
+(`forebay.server.storage.write_command`), like the writes of all other requests. The event loop's thread writes it if it
+need not wait (`WriteMode.AT_ONCE`). Otherwise the bucket's write queue does, and its thread wakes the loop once for all
+commands that are written. No write overtakes another one of its connection: the handlers of longer writes begin after
+`ShortRequests.flush`.
+
+The rule: a request that is unusual, or cannot be served, is left to its handler before anything is done, so that errors
+are raised in one place. Errors of the write itself are answered here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from forebay.base.errors import ForebayError
+from forebay.codec.kv.value_batch import LENGTH_PREFIX_BYTES
+from forebay.kv.tablet import PutRequest
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol._short import ShortRequest, encode_values
+from forebay.protocol.api import ApiKey
+from forebay.protocol.messages import Message
+from forebay.server.connections import Connections
+from forebay.server.context import ServerContext, put_error, write_too_late
+from forebay.server.storage.write_command import AppendCommand, PutCommand, WriteCommand, WriteMode
+from forebay.server.wire._sockets import Group, ShortGroups
+
+_LOGGER = logging.getLogger(__name__)
+
+_PRODUCE_LOG, _PUT_KV, _LOOKUP = int(ApiKey.PRODUCE_LOG), int(ApiKey.PUT_KV), int(ApiKey.LOOKUP)
+VERSIONS_MIN = {int(ApiKey.PRODUCE_LOG): 0, int(ApiKey.PUT_KV): 2, int(ApiKey.LOOKUP): 1}
+"""Older versions have rules of their own, for keys or for errors."""
+
+_ANSWER_BYTES_MAX = 1 << 16
+"""Values of a lookup that is answered at once."""
+
+_KEYS_AT_FIRST, _BYTES_AT_FIRST = 16, 1 << 12
+_KEYS_AT_ONCE = 256
+"""More keys are looked up if the values of the first ones are small."""
+
+_NOW_SECONDS = 5e-3
+"""After this time the groups of further buckets go to their write queues: a round of the loop takes no longer
+elsewhere."""
+
+
+class Client(Protocol):
+    """The part of a connection that short requests use."""
+
+    peer: str
+    """The address of the client's end of the connection."""
+
+    def serve_apart(self, request: ShortRequest, message: Message) -> None:
+        """Leave a request to its handler, as the message that it is."""
+        ...
+
+    def fail_short(self, request: ShortRequest, message: Message) -> None:
+        """Answer a request that is not open."""
+        ...
+
+
+class _Writes:
+    """The writes of a group, and their outcomes if they are queued (`forebay.server.flow.write_queue.Receiver`)."""
+
+    __slots__ = ("began", "group", "late", "outcome", "requests", "short", "timers")
+
+    def __init__(self, short: ShortRequests, group: Group, began: float) -> None:
+        self.short = short
+        self.group = group
+        self.requests: list[ShortRequest] = group.writes
+        self.began = began
+        self.timers: list[asyncio.TimerHandle] = []
+        self.late: set[ShortRequest] | None = None
+        self.outcome: Sequence[Any] | BaseException = ()
+
+    def queued(self) -> None:
+        self.short.note_queued(self)
+
+    def set_results(self, results: Sequence[Any]) -> None:
+        self.outcome = results
+        self.short.note_finished(self)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self.outcome = exception
+        self.short.note_finished(self)
+
+
+def _size(values: Sequence[bytes | None]) -> int:
+    return sum([len(value) for value in values if value is not None])
+
+
+class ShortRequests(ShortGroups):
+    """The short requests of one server. All methods except `note_finished` belong to the event loop's thread."""
+
+    def __init__(self, context: ServerContext, connections: Connections) -> None:
+        super().__init__(asyncio.get_running_loop(), connections.memory_pools.requests)
+        self._context = context
+        self._fair_queue = connections.fair_queue
+        self._begin, self._end = context.replicas.begin_if_open, context.replicas.end
+        self._finished: deque[_Writes] = deque()
+        self._is_waking = False
+
+    def may_begin(self) -> bool:
+        return not (self._context.has_openings or self.request_pool.is_overfull)
+
+    def may_begin_round(self) -> bool:
+        return self._fair_queue.is_idle and self.may_begin()
+
+    def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None:
+        if self._context.has_openings:  # a thread may just have opened it, and earlier writes still wait for that
+            return None
+        replica = self._begin(bucket)  # type: ignore[arg-type] # equal to a TableBucket
+        if replica is None:
+            return None
+        if replica.closed:
+            self._end(replica)
+            return None
+        return Group(replica, replica.has_kv)
+
+    def serve_groups(self, groups: list[Group]) -> None:
+        monotonic = self._context.clock.monotonic
+        began = monotonic()
+        for group in groups:
+            if group.lookups:
+                self._look_up(group, began)
+        end = None if len(groups) == 1 else monotonic() + _NOW_SECONDS
+        for group in groups:
+            if group.writes:
+                self._write(group, began, may_be_now=end is None or monotonic() < end)
+            self._end_one(group)
+
+    def _end_one(self, group: Group) -> None:
+        group.left -= 1
+        if not group.left:
+            self._end(group.replica)
+
+    # ---- lookups ----------------------------------------------------------------------------------------------------
+
+    def _look_up(self, group: Group, began: float) -> None:
+        lookups = group.lookups
+        keys = [key for request in lookups for key in request.keys]
+        try:
+            values = self._values(group, keys)
+        except ForebayError:  # of a key that is none, for instance: each says so for its own keys
+            values = None
+        if values is None:
+            if len(lookups) == 1:
+                self._leave_to_handler(lookups[0])
+                return
+            for request in lookups:
+                alone = Group(group.replica, True)
+                alone.lookups.append(request)
+                self._look_up(alone, began)
+            return
+        first = 0
+        for request in lookups:
+            self.answer(request, encode_values(request, values, first, LENGTH_PREFIX_BYTES))
+            first += len(request.keys)
+        self._count(_LOOKUP, lookups, sum(map(len, keys)), began)
+
+    def _values(self, group: Group, keys: list[bytes]) -> list[bytes | None] | None:
+        """The values of all keys; None if they are too large to be answered at once."""
+        look_up = group.replica.kv.stored_values
+        size_max = _ANSWER_BYTES_MAX * len(group.lookups)
+        if len(keys) <= _KEYS_AT_FIRST:
+            values = look_up(keys)
+            return values if _size(values) <= size_max else None
+        values = look_up(keys[:_KEYS_AT_FIRST])
+        if _size(values) > _BYTES_AT_FIRST:
+            return None
+        for first in range(_KEYS_AT_FIRST, len(keys), _KEYS_AT_ONCE):
+            values += look_up(keys[first : first + _KEYS_AT_ONCE])
+        return values if _size(values) <= size_max else None
+
+    def _leave_to_handler(self, request: ShortRequest) -> None:
+        table_id, bucket_id, partition_id = request.bucket
+        message = pb.LookupRequest(table_id=table_id)
+        message.buckets_req.add(bucket_id=bucket_id, partition_id=partition_id, keys=request.keys)
+        request.client.serve_apart(request, message)
+
+    # ---- writes -----------------------------------------------------------------------------------------------------
+
+    def _write(self, group: Group, began: float, *, may_be_now: bool) -> None:
+        """Write the group's writes as one command, and answer those that are written in this thread."""
+        requests, replica = group.writes, group.replica
+        command: WriteCommand = AppendCommand(requests, group.bytes)
+        if replica.has_kv:
+            command = PutCommand([PutRequest(each.records, each.targets, each.acks) for each in requests], group.bytes)
+        mode = WriteMode.QUEUED
+        if may_be_now:
+            mode = WriteMode.AT_ONCE_FOR_LONE_CLIENT if self.has_lone_client else WriteMode.AT_ONCE
+        try:
+            results = replica.submit(command, _Writes(self, group, began), mode)
+        except Exception as e:  # noqa: BLE001 - as in a write queue, it is the outcome of each
+            results = [e] * len(requests)
+        if results is not None:
+            self._answer(requests, results, replica.has_kv, group.bytes, began)
+
+    def note_queued(self, writes: _Writes) -> None:
+        """Count a group of writes, which is about to be queued, as open until it is answered."""
+        writes.group.left += 1
+        self.open_waiting(writes.requests)
+        for timeout_ms in {request.timeout_ms for request in writes.requests}:
+            writes.timers.append(self.loop.call_later(timeout_ms / 1000, self._expire, writes, timeout_ms))
+
+    def note_finished(self, writes: _Writes) -> None:
+        """Answer a group of writes soon; called in the writer thread."""
+        self._finished.append(writes)
+        if not self._is_waking:
+            self._is_waking = True
+            if not self.loop.is_closed():
+                self.loop.call_soon_threadsafe(self._answer_finished)
+
+    def _answer_finished(self) -> None:
+        self._is_waking = False  # first, so that what finishes from now on wakes the loop again
+        finished = self._finished
+        while finished:
+            writes = finished.popleft()
+            for timer in writes.timers:
+                timer.cancel()
+            self._end_one(writes.group)
+            requests, outcome = writes.requests, writes.outcome
+            wanted = self.close_waiting(requests, writes.late)
+            results = [outcome] * len(requests) if isinstance(outcome, BaseException) else outcome
+            if len(wanted) < len(requests):
+                answered, results = [requests[i] for i in wanted], [results[i] for i in wanted]
+            else:
+                answered = requests
+            size = sum([len(request.records) for request in answered])
+            self._answer(answered, results, writes.group.has_kv, size, writes.began)
+            self.release_waiting(requests)
+
+    def _expire(self, writes: _Writes, timeout_ms: int) -> None:
+        """Answer the writes that were to take no longer than that."""
+        late = [request for request in writes.requests if request.timeout_ms == timeout_ms]
+        answered = [late[i] for i in self.close_waiting(late, writes.late)]
+        writes.late = (writes.late or set()).union(late)
+        size = sum([len(request.records) for request in answered])
+        results = [write_too_late(timeout_ms)] * len(answered)
+        self._answer(answered, results, writes.group.has_kv, size, writes.began)
+
+    def _answer(
+        self, requests: list[ShortRequest], results: Sequence[Any], has_kv: bool, size: int, began: float
+    ) -> None:
+        if not requests:
+            return
+        for request, result in self.answer_written(requests, results):
+            self._answer_failed(request, result)
+        self._count(_PUT_KV if has_kv else _PRODUCE_LOG, requests, size, began)
+
+    def _count(self, key: int, requests: list[ShortRequest], size: int, began: float) -> None:
+        context = self._context
+        seconds = context.clock.monotonic() - began
+        context.counters.count_requests(key, len(requests), size, seconds, group=requests)
+
+    def _answer_failed(self, request: ShortRequest, outcome: Any) -> None:
+        error = outcome if isinstance(outcome, Exception) else outcome.error
+        response: Any = pb.ProduceLogResponse() if request.api_key == _PRODUCE_LOG else pb.PutKvResponse()
+        _, bucket_id, partition_id = request.bucket
+        put_error(response.buckets_resp.add(bucket_id=bucket_id, partition_id=partition_id), error)
+        request.client.fail_short(request, response)

@@ -1,0 +1,66 @@
+"""Our own Java classes on the driver: the sources of `driver_java`, compiled at first use.
+
+Their jars are cached for later sessions (forebay.spark.jvm.jar_cache). Executors do not have these classes;
+forebay.spark.jvm.executor_classes has those of executors.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+
+from forebay.spark.jvm.compiler import (
+    Constructor,
+    bytecodes,
+    class_of_jar,
+    jar_url,
+    joined_source,
+    reflective_constructor,
+)
+from forebay.spark.jvm.gateway import Jvm, once_per_jvm
+from forebay.spark.jvm.jar_cache import cached_jar
+
+_PARTS = {"ForebayParquet": ("ForebayFiles", "ForebayFileScan")}
+"""Classes that another class needs, and that are compiled together with it."""
+
+logger = logging.getLogger(__name__)
+
+
+@once_per_jvm
+def driver_class(jvm: Jvm, name: str) -> Constructor:
+    """The constructor of the class `driver_java/<name>.java`.
+
+    Raises `UnsupportedOperation` where Spark's compiler is not one that we know.
+    """
+    with jvm.known_layout("compiler"):
+        return reflective_constructor(jvm, class_of_jar(jvm, _jar(jvm, name), name).getConstructors()[0])
+
+
+@once_per_jvm
+def named_driver_class(jvm: Jvm, name: str) -> Constructor | None:
+    """The constructor of the class `driver_java/<name>.java`, of which Spark also creates objects by its name.
+
+    The class is added to the application's class loader. None, with a line in the log, where that takes no jars.
+    """
+    try:
+        with jvm.known_layout("compiler"):
+            jar = _jar(jvm, name)
+        loader = jvm.class_("java.lang.Thread").currentThread().getContextClassLoader()
+        loader.addURL(jar_url(jvm, jar))
+        constructors = jvm.class_("java.lang.Class").forName(name, True, loader).getConstructors()
+        # Spark calls the constructor without parameters.
+        [constructor] = [c for c in constructors if c.getParameterCount()]
+    except Exception as e:  # noqa: BLE001 - queries run without these classes, whatever the error is
+        logger.info("some metrics of scans are not shown in Spark's UI: %s", e)
+        return None
+    return reflective_constructor(jvm, constructor)
+
+
+def driver_source(name: str) -> str:
+    """The source of the class `name` of the driver and of the classes that it needs."""
+    return joined_source("driver_java", name, *_PARTS.get(name, ()))
+
+
+def _jar(jvm: Jvm, name: str) -> Path:
+    return cached_jar(name, driver_source(name), jvm.spark_version, partial(bytecodes, jvm))

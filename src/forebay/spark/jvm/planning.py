@@ -1,0 +1,74 @@
+"""The statement or stream that Spark plans in the thread that called a proxy.
+
+Spark's interfaces do not pass this to catalogs and tables. It is read from parts of Spark that are not public: the
+plans of running statements (`omitted_columns`), and the stack of the thread (`is_planning_stream`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forebay.spark.jvm.gateway import CATALYST, JavaObject, Jvm
+
+
+def calling_thread_id(jvm: Jvm) -> int:
+    """The id of the thread of the JVM that called the proxy."""
+    return int(jvm.class_("java.lang.Thread").currentThread().getId())
+
+
+def is_planning_stream(jvm: Jvm) -> bool:
+    """Whether the calling thread plans a streaming query. From Spark 4.3 on, scans of streams are built as batches are.
+
+    The name of the thread is not enough: batches of `foreachBatch` run in the thread of the stream.
+    """
+    thread = jvm.class_("java.lang.Thread").currentThread()
+    if not str(thread.getName()).startswith("stream execution thread"):
+        return False
+    text = jvm.class_("java.io.StringWriter")()
+    jvm.class_("java.lang.Throwable")().printStackTrace(jvm.class_("java.io.PrintWriter")(text))
+    return "MicroBatchExecution.logicalPlan" in str(text.toString())
+
+
+def omitted_columns(jvm: Jvm) -> tuple[str, ...] | None:
+    """The columns of the table that the data of a write by name lacks; None if the thread plans no such write.
+
+    Spark fills these columns with NULL or DEFAULT, so the schema that it passes to the write has all columns. But the
+    analyzed plan of the statement has a projection that adds them to the user's data.
+    """
+    with jvm.known_layout("plan of a write"):
+        executions = jvm.scala_object("org.apache.spark.sql.execution.SQLExecution")
+        number = jvm.context._jsc.sc().getLocalProperty(executions.EXECUTION_ID_KEY())
+        execution = None if number is None else executions.getQueryExecution(int(number))
+        appends = [] if execution is None else list(_appends(execution.analyzed()))
+        if len(appends) > 1:  # FROM ... INSERT INTO ... INSERT INTO ...
+            origin = jvm.class_(CATALYST + "trees.CurrentOrigin").get()
+            appends = [append for append in appends if append.origin().equals(origin)]
+        if len(appends) != 1:
+            return None
+        if str(appends[0].getClass().getSimpleName()) != "AppendData" or not appends[0].isByName():
+            return ()
+        query = appends[0].query()
+        if str(query.getClass().getSimpleName()) != "Project":
+            return ()
+        fold = str if query.conf().caseSensitiveAnalysis() else str.lower
+        supplied = {fold(str(name)) for name in query.child().schema().fieldNames()}
+        columns = [query.projectList().apply(index) for index in range(int(query.projectList().size()))]
+        missing = [column for column in columns if fold(str(column.name())) not in supplied]
+        return tuple(str(column.name()) for column in missing if _is_default_value(column))
+
+
+def _appends(plan: JavaObject) -> Iterator[JavaObject]:
+    """The nodes of a plan that append rows to a table. A MERGE that only inserts is one of them."""
+    if str(plan.getClass().getSimpleName()) in ("AppendData", "InsertOnlyMerge"):
+        yield plan
+        return
+    children = plan.children()
+    for index in range(int(children.size())):
+        yield from _appends(children.apply(index))
+
+
+def _is_default_value(column: JavaObject) -> bool:
+    """Whether a column of a projection is a value with which Spark fills a column, and not a value of the user."""
+    if str(column.getClass().getSimpleName()) != "Alias":
+        return False
+    return bool(column.explicitMetadata().isDefined() and column.child().references().isEmpty())

@@ -1,0 +1,126 @@
+"""The ways of the rows of tasks to Spark: as rows, as columns, or read by executors themselves.
+
+`task_mode` chooses one of these modes (forebay.spark.read_modes) for all tasks of a scan. `task_readers` and
+`java_partitions` are what Spark needs for tasks in that mode. A worker that gives columns runs `Messages`; Java
+(`ForebayColumnarFactory`) presents its messages as columns.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
+
+from forebay.base.errors import UnsupportedOperation
+from forebay.spark.jvm.gateway import Jvm, once_per_jvm
+from forebay.spark.jvm.python_tasks import input_partitions, reader_factory, session_artifacts
+from forebay.spark.jvm.spark_values import struct_type
+from forebay.spark.read_modes import ReadMode, switch_of
+from forebay.spark.reading.plan import DirectReading, ReadTasks, SplitsPartition
+
+if TYPE_CHECKING:
+    from forebay.spark.jvm.gateway import JavaObject
+
+logger = logging.getLogger(__name__)
+
+MESSAGES_SCHEMA = StructType([StructField("message", StringType(), False)])
+"""The rows that a worker sends if its task gives columns. Spark copies texts once on their way, and BINARY twice."""
+
+MESSAGE_BYTES_MAX = 16 << 20
+"""A batch that is larger is sent in parts. The JVM has one message of a task at a time."""
+
+_TEXT_BYTES_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Runs `read`, and sends each batch as a message of Arrow's IPC format. Picklable."""
+
+    read: ReadTasks
+
+    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in self.read(tasks):
+            yield from messages_of(batch)
+
+
+def messages_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`batch` as rows of `MESSAGES_SCHEMA`. Raises `UnsupportedOperation` for a row that is too large for Spark."""
+    if batch.num_rows > 1 and batch.nbytes > MESSAGE_BYTES_MAX:
+        half = batch.num_rows // 2
+        yield from messages_of(batch.slice(0, half))
+        yield from messages_of(batch.slice(half))
+        return
+    data = batch.serialize()
+    if data.size > _TEXT_BYTES_MAX:
+        raise UnsupportedOperation(f"a row of {data.size} bytes is too large for Spark, which takes 2 GB")
+    text = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, data.size], np.int32)), data)
+    yield pa.RecordBatch.from_arrays([text], MESSAGES_SCHEMA.names)
+
+
+Maker = Callable[..., "JavaObject"]
+"""Makes readers of columns."""
+
+
+def task_mode(jvm: Jvm, allowed: ReadMode, direct: DirectReading | str | None = None) -> tuple[ReadMode, str | None]:
+    """`ROWS`, `COLUMNS` or `DIRECT`, the fastest mode of a scan's tasks, and why it is not a faster one.
+
+    `allowed` are the modes of the scan's options. `direct` is that of its plan; None before there is a plan.
+    """
+    if ReadMode.COLUMNS not in allowed:
+        return ReadMode.ROWS, f"{switch_of(ReadMode.COLUMNS)} is false"
+    maker = _maker(jvm)
+    if isinstance(maker, UnsupportedOperation):
+        return ReadMode.ROWS, maker.message
+    if direct is None or isinstance(direct, str):
+        return ReadMode.COLUMNS, direct
+    return ReadMode.DIRECT, None
+
+
+def task_readers(jvm: Jvm, read: ReadTasks, schema: StructType, mode: ReadMode) -> JavaObject:
+    """The factory of the readers of tasks in this mode. Raises `UnsupportedOperation` where none gives columns."""
+    if mode is ReadMode.ROWS:
+        return reader_factory(jvm, pickle.dumps((read, schema)), schema)
+    messages = reader_factory(jvm, pickle.dumps((Messages(read), MESSAGES_SCHEMA)), MESSAGES_SCHEMA)
+    return _able_maker(jvm)(messages, struct_type(jvm, schema))
+
+
+def java_partitions(
+    jvm: Jvm, partitions: Sequence[SplitsPartition], direct: DirectReading | str | None, mode: ReadMode
+) -> JavaObject:
+    """The input partitions of tasks in this mode; in `DIRECT`, with what the JVM needs to read them itself."""
+    made = input_partitions(jvm, partitions)
+    if mode is not ReadMode.DIRECT or direct is None or isinstance(direct, str):
+        return made
+    return _able_maker(jvm)(None, None).tasks(made, direct.source, direct.ranges(partitions))
+
+
+def _able_maker(jvm: Jvm) -> Maker:
+    maker = _maker(jvm)
+    if isinstance(maker, UnsupportedOperation):
+        raise maker
+    return maker
+
+
+def _maker(jvm: Jvm) -> Maker | UnsupportedOperation:
+    """The maker for jobs of the session that plans, or the reason why there is none."""
+    return _maker_for(jvm, session_artifacts(jvm))
+
+
+@once_per_jvm
+def _maker_for(jvm: Jvm, _artifacts: str | None) -> Maker | UnsupportedOperation:
+    from forebay.spark.jvm import executor_classes
+
+    try:
+        maker = executor_classes.executor_class(jvm, "ForebayColumnarFactory")
+        if str(jvm.class_("java.nio.ByteOrder").nativeOrder().toString()) != "LITTLE_ENDIAN":
+            raise UnsupportedOperation("this machine has the high bytes of numbers first")
+    except UnsupportedOperation as e:
+        logger.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
+        return e
+    return maker
