@@ -162,7 +162,7 @@ def _runner(options: argparse.Namespace) -> Iterator[Callable[[str], TaskRunner]
         return
     conf = pairs(options.spark_conf, "--spark-conf")
     with spark_context("forebay compact", options.spark_master, conf, "leave out --spark-master") as context:
-        from forebay.spark.paimon.jobs import SparkTasks
+        from forebay.spark.lake_jobs import SparkTasks
 
         yield lambda table: SparkTasks(context, f"compacting {table}")
 

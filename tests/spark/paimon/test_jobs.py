@@ -11,7 +11,7 @@ import pytest
 
 from forebay.base.errors import Conflict, InternalError
 from forebay.spark.jvm.spark_jobs import run_job
-from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.lake_jobs import SparkTasks
 
 pytestmark = pytest.mark.spark
 

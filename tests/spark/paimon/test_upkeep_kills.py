@@ -15,7 +15,7 @@ import pytest
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
-from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.lake_jobs import SparkTasks
 from tests.paimon.kills import KillingFileIO
 from tests.paimon.lake import altered, new_catalog, put, rows_of
 from tests.patience import PATIENCE

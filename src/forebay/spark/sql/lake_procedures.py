@@ -2,7 +2,7 @@
 
 Names, arguments and the first columns of results are those of Paimon's own procedures for Spark, so that its
 documentation and existing jobs hold here. Beyond them there are dry runs, columns that tell more, and second names:
-`rollback_to`, `rewrite_manifests`, `purge`. What moves data runs as Spark tasks (forebay.spark.paimon.jobs); the rest
+`rollback_to`, `rewrite_manifests`, `purge`. What moves data runs as Spark tasks (forebay.spark.lake_jobs); the rest
 touches metadata only, and runs on the driver.
 """
 

@@ -15,7 +15,7 @@ from forebay.paimon.maintain.partition_expiry import idle_partitions
 from forebay.paimon.table import Table
 from forebay.spark.context import LakeContext
 from forebay.spark.jvm.spark_jobs import active_context
-from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.lake_jobs import SparkTasks
 from forebay.spark.sql.lake_procedure_arguments import (
     DryRun,
     Int,

@@ -43,7 +43,7 @@ from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import DELETE, Intake
 from forebay.paimon.write.table_write import WriterShard
 from forebay.spark.jvm.spark_jobs import active_context
-from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.lake_jobs import SparkTasks
 from forebay.spark.writing.committing import commit_and_compact
 from forebay.spark.writing.lake_write import new_write
 

@@ -34,7 +34,7 @@ from forebay.paimon.write.incoming import DELETE, Intake
 from forebay.paimon.write.table_write import WriterShard
 from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
-from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.lake_jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import OLD_PREFIX, sequence_columns
 from forebay.spark.schemas import table_schema
 from forebay.spark.workers import short_errors

@@ -32,7 +32,7 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.python_tasks import python_metrics
 from forebay.spark.jvm.spark_values import column_reference, python_options
-from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.lake_jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import FILE_PATH
 from forebay.spark.reading.lake_plan import PaimonScan, deal, open_tasks
 from forebay.spark.reading.plan import Pushdown, ScanPlan

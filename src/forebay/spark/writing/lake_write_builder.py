@@ -42,6 +42,7 @@ from forebay.spark.jvm.gateway import JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.python_tasks import python_metrics, stream_writer_factory
 from forebay.spark.jvm.spark_values import python_schema
+from forebay.spark.lake_jobs import SparkTasks
 from forebay.spark.lake_options import (
     SINK_PARALLELISM,
     SINK_STRATEGY,
@@ -50,7 +51,6 @@ from forebay.spark.lake_options import (
     with_write_options,
     write_options,
 )
-from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.schemas import columns_of, table_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch

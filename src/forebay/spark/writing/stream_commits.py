@@ -30,13 +30,13 @@ from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.context import LakeContext
 from forebay.spark.jvm.session_state import stream_is_active
+from forebay.spark.lake_jobs import SparkTasks
 from forebay.spark.lake_options import (
     COMPACTION_PARALLELISM,
     LakeWriteOptions,
     value_in,
     with_write_options,
 )
-from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.writing.background import (
     BackgroundCompaction,
     BucketRounds,
