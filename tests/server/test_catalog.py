@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,21 +23,8 @@ from forebay.metadata import types
 from forebay.metadata.table import Column, DatabaseInfo, Schema, TableDescriptor, TablePath
 from forebay.server import metadata_store
 from forebay.server.metadata.catalog import CatalogLimits, TableCatalog
-from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore, OffsetsFile, StoredLakeSnapshot
-
-PATH = TablePath("fluss", "t")
-LIMITS = CatalogLimits(partition_count_max=3, bucket_count_max=8)
-
-
-def descriptor(buckets: int = 1) -> TableDescriptor:
-    schema = Schema.of([Column("a", types.int_()), Column("p", types.string()), Column("q", types.string())])
-    return TableDescriptor(schema, partition_keys=("p", "q"), bucket_count=buckets)
-
-
-@contextmanager
-def opened(folder: Path, limits: CatalogLimits = LIMITS) -> Iterator[tuple[TableCatalog, MetadataStore]]:
-    with closing(MetadataStore(LocalDatabaseFile(str(folder / "metadata.sqlite")))) as store:
-        yield TableCatalog(store, ManualClock(), limits), store
+from forebay.server.metadata_store import MetadataStore, OffsetsFile, StoredLakeSnapshot
+from tests.server.catalogs import LIMITS, PATH, descriptor, opened, spec
 
 
 def seen(catalog: TableCatalog) -> object:
@@ -54,10 +40,6 @@ def seen(catalog: TableCatalog) -> object:
 
 def long_comment() -> TableDescriptor:
     return replace(descriptor(), comment="x" * (1 << 20))
-
-
-def spec(p: str, q: str = "q") -> dict[str, str]:
-    return {"p": p, "q": q}
 
 
 CHANGES: dict[str, Callable[[TableCatalog], object]] = {

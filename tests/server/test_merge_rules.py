@@ -12,7 +12,7 @@ from forebay.metadata import types
 from forebay.metadata.merge_engines import FUNCTIONS
 from forebay.metadata.table import AggregateFunction, Column, TableDescriptor
 from forebay.metadata.types import RowField
-from tests.server.test_table_rules import created, described
+from tests.server.described_tables import created, described
 
 CONFIG = ErrorCode.INVALID_CONFIG_EXCEPTION
 K, V, S = Column("k", types.int_()), Column("v", types.bigint()), Column("s", types.string())

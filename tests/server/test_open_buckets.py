@@ -29,10 +29,10 @@ from forebay.server.storage import replicas as replica_module
 from forebay.server.storage.replica import BucketReplica
 from tests.kv.memory_engine import MemoryEngine
 from tests.patience import PATIENCE, until
+from tests.server.full_disk import met_by_the_write
+from tests.server.kv_scans import go_on, open_request, scan
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_full_disk import met_by_the_write
-from tests.server.test_scan_kv import go_on, open_request, scan
 from tests.small_disk import mounted_tmpfs
 
 TABLES = 6

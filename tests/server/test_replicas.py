@@ -20,10 +20,9 @@ from forebay.server.storage.open_buckets import OpenBuckets
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager
 from tests.patience import until
+from tests.server.kv_scans import open_request, scan
 from tests.server.raw_client import ApiKey, pb
-from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
-from tests.server.test_scan_kv import open_request, scan
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
 ONE_OPEN = {"server_open__buckets_max": "1", "kv_checkpoint_records": "2"}
 

@@ -23,8 +23,7 @@ from forebay.server.storage.replica import BucketReplica
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
-from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
 TTL_SECONDS = 3600
 TTL = {"table.log.ttl": "1 h"}

@@ -25,9 +25,9 @@ from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.protocol.predicates import predicate_to_pb
 from tests.kv.tables import FakeTable
 from tests.patience import PATIENCE
+from tests.server.kv_scans import go_on, open_request, scan
 from tests.server.running import KV_COLUMNS, Bench, kv_records
-from tests.server.test_scan_kv import go_on, open_request, scan
-from tests.server.test_table_snapshots import open_snapshot, page_request
+from tests.server.snapshot_pages import open_snapshot, page_request
 
 ENGINES = ["hlog", "lmdb"]
 

@@ -8,6 +8,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode
 from tests.kv.tables import FakeTable
+from tests.server.kv_scans import go_on, open_request, scan
 from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, running
 
@@ -20,30 +21,6 @@ def table_id(bench: Bench) -> int:
     created = bench.create("scanned", KV_COLUMNS, ["id"])
     bench.put(created, kv_records([{"id": i, "name": f"n{i}", "score": i} for i in range(100)]))
     return created
-
-
-def open_request(
-    table_id: int, bucket: int = 0, call: int | None = 0, size: int = 200, **target: Any
-) -> pb.ScanKvRequest:
-    request = pb.ScanKvRequest(batch_size_bytes=size)
-    request.bucket_scan_req.table_id = table_id
-    request.bucket_scan_req.bucket_id = bucket
-    for field, value in target.items():
-        setattr(request.bucket_scan_req, field, value)
-    if call is not None:
-        request.call_seq_id = call
-    return request
-
-
-def scan(client: RawClient, request: pb.ScanKvRequest) -> Any:
-    return client.call(ApiKey.SCAN_KV, request)
-
-
-def go_on(client: RawClient, scanner_id: bytes, call: int | None, size: int = 200) -> Any:
-    request = pb.ScanKvRequest(scanner_id=scanner_id, batch_size_bytes=size)
-    if call is not None:
-        request.call_seq_id = call
-    return scan(client, request)
 
 
 def close(client: RawClient, scanner_id: bytes) -> Any:

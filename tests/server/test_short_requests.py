@@ -13,15 +13,14 @@ import pytest
 
 from forebay.base.errors import ErrorCode
 from forebay.codec.log.header import iter_headers
-from forebay.metadata.table import TableBucket
 from forebay.server.flow import write_queue
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.write_command import WriteMode
 from forebay.server.wire import short_requests
 from tests.patience import until
 from tests.server.raw_client import ApiKey, RawClient, is_closed_by_peer, pb
-from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
+from tests.server.replicas import replica_of
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
 WRITER = 5
 
@@ -66,12 +65,6 @@ def produce(table_id: int, records: bytes, *, timeout_ms: int = 10_000) -> pb.Pr
 
 def numbered(sequence: int, rows: int = 1) -> bytes:
     return log_records(range(rows), writer_id=WRITER, batch_sequence=sequence)
-
-
-def replica_of(bench: Bench, table_id: int) -> BucketReplica:
-    found = bench.server.server.context.replicas.opened(TableBucket(table_id, 0))
-    assert found is not None
-    return found
 
 
 def open_bytes(bench: Bench) -> int:

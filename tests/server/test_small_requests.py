@@ -15,16 +15,10 @@ from forebay.protocol.messages import partition_spec_to_pb
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from tests.server.alterations import RESET, SET, add_partition, change
 from tests.server.raw_client import ApiKey, pb
-from tests.server.running import KV_COLUMNS, Bench, log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
-
-SET, RESET = 0, 1
-
-
-def change(key: str, op_type: int, value: str | None = None) -> pb.PbAlterConfig:
-    return pb.PbAlterConfig(config_key=key, op_type=op_type, config_value=value)
-
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, log_records, running
+from tests.server.tiering_worker import Worker
 
 # ---- databases and tables -------------------------------------------------------------------------------------------
 
@@ -88,17 +82,6 @@ def test_databases_are_summed_up_for_those_who_ask(bench: Bench) -> None:
 
 
 # ---- health, snapshots for download ---------------------------------------------------------------------------------
-
-
-def add_partition(bench: Bench, name: str, value: str) -> None:
-    bench.coordinator.call(
-        ApiKey.CREATE_PARTITION,
-        pb.CreatePartitionRequest(
-            table_path=bench.path(name),
-            partition_spec=partition_spec_to_pb([("s", value)]),
-            ignore_if_not_exists=False,
-        ),
-    )
 
 
 def test_health_counts_the_buckets_of_tables_and_partitions_and_those_that_are_offline(
@@ -171,29 +154,6 @@ def test_each_bucket_of_the_partition_that_was_requested_is_without_a_snapshot(b
 
 
 # ---- the rounds of tiering workers ----------------------------------------------------------------------------------
-
-
-class Worker:
-    """A tiering worker, as the server hears it."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.epoch = self.ask().coordinator_epoch
-
-    def ask(self, **request: Any) -> Any:
-        return self.bench.coordinator.call(ApiKey.LAKE_TIERING_HEARTBEAT, pb.LakeTieringHeartbeatRequest(**request))
-
-    def of(self, table: Any, epoch: int | None = None, **stats: int) -> pb.PbHeartbeatReqForTable:
-        return pb.PbHeartbeatReqForTable(
-            table_id=table.table_id,
-            tiering_epoch=table.tiering_epoch,
-            coordinator_epoch=self.epoch if epoch is None else epoch,
-            lake_tiering_stats=pb.PbLakeTieringStats(**stats) if stats else None,
-        )
-
-    def next(self) -> Any:
-        answer = self.ask(request_table=True)
-        return answer.tiering_table if answer.HasField("tiering_table") else None
 
 
 def test_a_worker_gets_a_table_tells_what_becomes_of_it_and_is_refused_for_what_it_does_not_hold(

@@ -25,9 +25,8 @@ from forebay.server.storage.replica import BucketReplica
 from forebay.server.wire import _sockets
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, RawClient, address, pb
-from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
-from tests.server.test_short_requests import replica_of
+from tests.server.replicas import replica_of
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
 
 @pytest.fixture(params=["sockets", "asyncio"])

@@ -19,10 +19,9 @@ from forebay.server.handlers.lookups import _last_batches
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.write_command import PutCommand
 from tests.patience import until
+from tests.server.alterations import SET, add_partition, change
 from tests.server.raw_client import ApiKey, pb
-from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
-from tests.server.test_small_requests import SET, add_partition, change
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
 LAST, FIRST = 0, 1
 

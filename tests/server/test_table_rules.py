@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.metadata import json_serde, types
-from forebay.metadata.table import AggregateFunction, Column, Schema, TableDescriptor, TablePath
+from forebay.metadata.table import AggregateFunction, Column, TableDescriptor, TablePath
 from forebay.server.metadata.table_rules import (
     COLUMNS_MAX,
     DESCRIPTION_BYTES_MAX,
@@ -17,40 +16,13 @@ from forebay.server.metadata.table_rules import (
     SCHEMA_COLUMNS_MAX,
     altered_properties,
     check_description_size,
-    check_new_table,
     check_schema_history,
     with_defaults,
 )
+from tests.server.described_tables import K, V, created, described
 
-K, V, P = Column("k", types.int_()), Column("v", types.string()), Column("p", types.string())
 NESTED = Column("n", types.array(types.int_()))
 TABLE, CONFIG = ErrorCode.INVALID_TABLE_EXCEPTION, ErrorCode.INVALID_CONFIG_EXCEPTION
-
-
-def described(
-    *columns: Column,
-    key: tuple[str, ...] = (),
-    partitions: tuple[str, ...] = (),
-    buckets: tuple[str, ...] = (),
-    count: int | None = None,
-    auto_increment: str | None = None,
-    properties: Mapping[str, str] | None = None,
-    custom: Mapping[str, str] | None = None,
-) -> TableDescriptor:
-    return TableDescriptor(
-        Schema.of(columns or (K, V, P), key, auto_increment),
-        partition_keys=partitions,
-        bucket_keys=buckets,
-        bucket_count=count,
-        properties=properties or {},
-        custom_properties=custom or {},
-    )
-
-
-def created(descriptor: TableDescriptor) -> TableDescriptor:
-    complete = with_defaults(descriptor, 1, 1)
-    check_new_table(complete, 8)
-    return complete
 
 
 def test_what_is_not_said_is_filled_in() -> None:

@@ -23,6 +23,7 @@ from tests.kv.tables import FakeTable
 from tests.patience import PATIENCE
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_records, running
+from tests.server.snapshot_pages import open_snapshot, page_request
 
 TABLE = FakeTable()
 
@@ -35,17 +36,6 @@ def table_of(bench: Bench, name: str, buckets: int = 2, rows: int = 20, **option
             records = kv_records([{"id": 1000 * bucket + i, "name": f"n{i}", "score": 0} for i in range(rows)])
             bench.put(created, records, bucket=bucket)
     return created
-
-
-def open_snapshot(bench: Bench, table_id: int, **fields: Any) -> Any:
-    return bench.tablet.call(ApiKey.OPEN_TABLE_SNAPSHOT, pb.OpenTableSnapshotRequest(table_id=table_id, **fields))
-
-
-def page_request(opened: Any, table_id: int, bucket: int = 0, size: int = 200, **fields: Any) -> pb.ScanKvRequest:
-    request = pb.ScanKvRequest(table_snapshot_id=opened.table_snapshot_id, batch_size_bytes=size, **fields)
-    request.bucket_scan_req.table_id = table_id
-    request.bucket_scan_req.bucket_id = bucket
-    return request
 
 
 def page(bench: Bench, *args: Any, **fields: Any) -> Any:

@@ -15,8 +15,7 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.server.storage.replica import ParkedBucket
 from tests.fs.faulty_fs import FaultyFileSystem
 from tests.server.raw_client import ApiKey, RawClient, pb
-from tests.server.running import log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
+from tests.server.running import LOG_COLUMNS, log_records, running
 
 
 def test_a_bucket_that_was_not_opened_after_an_unclean_end_is_checked_when_it_is(tmp_path):

@@ -16,7 +16,7 @@ from forebay.protocol.messages import partition_spec_to_pb, table_path_to_pb
 from forebay.server.context import ServerContext
 from forebay.server.handlers import databases, tables
 from forebay.server.metadata.catalog import TableCatalog
-from tests.server.test_catalog import PATH, descriptor, opened, spec
+from tests.server.catalogs import PATH, descriptor, opened, spec
 
 
 class Waiting:

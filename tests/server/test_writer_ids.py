@@ -9,8 +9,7 @@ from forebay.metadata.table import TableBucket
 from forebay.server.server import Injected
 from forebay.server.storage.writer_ids import TAKEN_AT_ONCE, WriterIds
 from tests.server.raw_client import ApiKey, RawClient, pb
-from tests.server.running import log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
+from tests.server.running import LOG_COLUMNS, log_records, running
 
 
 def test_ids_are_given_once_and_taken_from_the_store_many_at_a_time(tmp_path, monkeypatch):
