@@ -25,18 +25,10 @@ from forebay.codec.log.log_batch import (
 from forebay.codec.log.statistics import StatisticsFilter, parse_statistics
 from forebay.metadata import types
 from forebay.metadata.predicate import col
+from tests.codec.log_batch_samples import ROWS, SCHEMA
 from tests.codec.log_batch_strategies import batch_of, schema_of
 from tests.codec.log_batch_text import golden_bytes, golden_schema
 from tests.every_run import examples
-
-SCHEMA = schema_of(
-    types.int_().not_null(),
-    types.string(),
-    types.array(types.string()),
-    types.row(types.field("x", types.bigint())),
-    types.boolean(),
-)
-ROWS = [[1, "one", ["a", None], {"x": 1}, True], [2, None, None, None, None], [3, "three", [], {"x": None}, False]]
 
 # Where things lie in a message that this package wrote without compression, from the beginning of the batch.
 MESSAGE = 48

@@ -13,8 +13,8 @@ from forebay.codec.arrow.arrow_message import DECODED_BYTES_MAX, message_codec
 from forebay.codec.log._plain_batches import PlainBatch, read_plain, stamp_together
 from forebay.codec.log.header import iter_headers, seal, stamp, verify_crc
 from forebay.codec.log.log_batch import build_arrow_batch, build_empty_batch, validate_arrow_body
+from tests.codec.log_batch_samples import ROWS, SCHEMA
 from tests.codec.log_batch_strategies import batch_of
-from tests.codec.test_log_batch_hostile import ROWS, SCHEMA
 
 LAYOUT = message_codec(SCHEMA.columns).layout
 BYTES_MAX = 1 << 20
