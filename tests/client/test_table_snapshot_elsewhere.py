@@ -10,7 +10,7 @@ import forebay
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import connect
 from forebay.protocol.api import ApiKey, NegotiatedVersions
-from tests.client.test_table_snapshot import numbered, replayed, rows_of, upsert
+from tests.client.numbered_rows import numbered, replayed, rows_of, upsert
 from tests.patience import PATIENCE
 
 
