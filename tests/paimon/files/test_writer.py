@@ -25,7 +25,7 @@ from forebay.paimon.format.stats import ColumnStats, unpack_stats
 from forebay.paimon.io.arrow_file_io import ArrowFileIO
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.paths import PathFactory
-from tests.codec.null_lists import one_null
+from tests.codec.arrow.null_lists import one_null
 from tests.paimon.files.writers import IO, writer_for
 
 COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string()), ("x", pa.float64())])
