@@ -7,7 +7,7 @@
 # named and left out. Everything is made in a temporary folder: a copy of the sources, environments, uv.
 set -u
 all="tests/api tests/codec tests/kv tests/lake tests/paimon tests/unionread tests/client tests/server tests/spark/test_spark_reading.py tests/spark/test_spark_native.py"
-smoke="tests/docs/test_first_block.py tests/codec/test_rows.py tests/client/test_transactions.py tests/client/test_write.py tests/client/test_lookup.py tests/server/test_open_buckets.py tests/simulation/test_whole_server.py tests/paimon/test_table.py tests/paimon/test_table_engines.py tests/unionread/test_union_read.py"
+smoke="tests/docs/test_first_block.py tests/codec/rows/test_rows.py tests/client/test_transactions.py tests/client/writing/test_write.py tests/client/lookups/test_lookup.py tests/server/storage/test_open_buckets.py tests/simulation/test_whole_server.py tests/paimon/test_table.py tests/paimon/test_table_engines.py tests/unionread/test_union_read.py"
 [ $# -gt 0 ] || set -- 3.11:lowest 3.11:newest 3.12:newest 3.13:newest 3.14:newest
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT

@@ -16,7 +16,7 @@ from benchmarks.paimon_work import Lake
 from benchmarks.report import Section
 from benchmarks.running import Run
 from forebay.metadata.predicate import col
-from tests.benchmarks.test_sections import check, whats
+from tests.benchmarks.section_checks import check, whats
 from tests.java_programs import ExamUnavailable
 
 ROWS = 2000

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.__main__ import SECTIONS, main, run_section
 from benchmarks.peer import available
-from benchmarks.report import MISS, OK, Section, document, section_text
 from benchmarks.running import Run
+from tests.benchmarks.section_checks import check, whats
 
 ROWS = 2000
 
@@ -19,24 +19,6 @@ ROWS = 2000
 @pytest.fixture
 def small(tmp_path: Path) -> Run:
     return Run(ROWS, 1, tmp_path, lambda _: None)
-
-
-def whats(section: Section) -> list[str]:
-    return [figure.what for figure in section.figures]
-
-
-def check(section: Section, name: str) -> None:
-    """What holds for every section: positive rates, explained tables, and a document with every figure in it."""
-    assert section.name == name
-    assert all(table.title and table.explanation and table.figures for table in section.tables)
-    assert all(figure.value > 0 for figure in section.figures if "/s" in figure.unit)
-    assert all(figure.verdict in ("", OK, MISS) for figure in section.figures)
-    text, written = section_text(section), document([section], [("date", "today")])
-    for figure in section.figures:
-        assert figure.what.strip() in text
-        assert f"| {' | '.join(figure.cells())} |" in written
-    for figure in section.misses:
-        assert figure.reason, f"{figure.what} can miss its target without a reason"
 
 
 @pytest.mark.foreign

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-import threading
 import time
 from collections.abc import Iterator
 from decimal import Decimal
@@ -18,51 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 import forebay
-from forebay.base.ambient import SYSTEM_CLOCK
-from forebay.cli.console import _listening
-from forebay.console.app import make_app
-from forebay.console.session import Console
-from forebay.console.visitors import Doors, Visitors
-from forebay.testing.server import ServerProcess
 from forebay.tiering.now import tier_now
 from forebay.tiering.runner import ThreadRunner
-from tests.console.browser import Browser, browser, missing
+from tests.console.browser import browser, missing
+from tests.console.browser_page import Shown
 
 pytestmark = [pytest.mark.skipif(missing() is not None, reason=str(missing())), pytest.mark.slow]
 
 AXE = "axe-core@4.14.1"
 PICTURES = os.environ.get("FOREBAY_PICTURES")
 STATES = ("new", "paid", "shipped", "returned")
-
-
-class Shown:
-    """A console in this process, its server in another one, and a browser."""
-
-    def __init__(self, folder: Path, page: Browser, *, allow_changes: bool = False) -> None:
-        lake = {"datalake.format": "paimon", "datalake.paimon.warehouse": str(folder / "lake")}
-        self.server = ServerProcess(folder / "data", settings=lake).start()
-        self.page = page
-        self.console = Console.open(self.server.bootstrap_servers, allow_changes=allow_changes)
-        listening = _listening("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        app = make_app(Visitors(SYSTEM_CLOCK, self.console), Doors.of("127.0.0.1"), allow_changes=allow_changes)
-        self._web = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
-        self._thread = threading.Thread(target=self._web.run, kwargs={"sockets": [listening]})
-        self._thread.start()
-        self.conn = self.console.conn
-
-    def open(self, path: str) -> None:
-        self.page.open(self.url + path)
-        self.page.until_settled()
-
-    def close(self) -> None:
-        self._web.should_exit = True
-        self._thread.join()
-        self.console.close()
-        self.server.kill()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from forebay.tiering.now import tier_now
 from forebay.tiering.runner import ThreadRunner
 from tests.console.browser import browser, missing
-from tests.console.test_browser import Shown
+from tests.console.browser_page import Shown
 
 pytestmark = [pytest.mark.skipif(missing() is not None, reason=str(missing())), pytest.mark.slow]
 

@@ -10,16 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, pages_before, typed
+from tests.docs.spark_pages import TYPED_PAGES, WITH_SPARK
 from tests.every_run import every_run
-
-TYPED_PAGES = [page for page in PAGES if any(block.is_typed for block in blocks(page))]
-
-WITH_SPARK = (
-    "README.md",
-    "docs/how-to/spark-stream.md",
-    *(page for page in TYPED_PAGES if re.match(r"docs/spark(-lake)?[./]", page)),
-)
-"""Pages that tests/spark/test_pages.py types."""
 
 PRINTED = {
     "docs/comparison.md": [

@@ -12,6 +12,7 @@ import pytest
 from tools.draw_pictures import FOLDER, PICTURES, THEMES, Drawing, drawn
 from tools.site import NOTEBOOK, REFERENCE, linked_outside, lists_by_four, target, with_code
 
+from tests.docs.anchors import anchors
 from tests.docs.blocks import ROOT
 
 DOCS = ROOT / "docs"
@@ -23,13 +24,6 @@ def test_each_page_is_in_the_navigation_once() -> None:
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     made = {f"reference/{name}.md" for name in REFERENCE} | {NOTEBOOK.replace(".ipynb", ".md")}
     assert sorted(NAVIGATION) == sorted(pages | made)
-
-
-def anchors(path: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and our MkDocs make them."""
-    lines = with_code(path.read_text(encoding="utf-8"))
-    headings = [line.lstrip("#").strip() for line, is_code in lines if line.startswith("#") and not is_code]
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: path.relative_to(DOCS).as_posix())

@@ -18,6 +18,7 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Schema
 from forebay.paimon.table import Table as LakeTable
 from tests.filters.conditions import COLUMNS, Condition, Row, matches, predicate, random_condition, random_rows
+from tests.filters.random_pieces import PARTITION_KINDS, pieces
 from tests.paimon.lake import new_catalog, put
 from tests.unionread.world import ICEBERG, PAIMON, World, world
 
@@ -34,14 +35,6 @@ def check(rng: random.Random, rows: Sequence[Row], read: Read) -> None:
         expected = sorted(row["id"] for row in rows if matches(condition, row))
         found = sorted(read(predicate(condition)).column("id").to_pylist())
         assert found == expected, condition
-
-
-def pieces(rng: random.Random) -> list[list[Row]]:
-    """Rows as they are written, commit after commit."""
-    made: list[list[Row]] = []
-    for _ in range(rng.randint(1, 6)):
-        made.append(random_rows(rng, rng.randint(1, 6), 100 * len(made)))
-    return made
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -66,9 +59,6 @@ def test_a_lake_table_filters_as_the_filter_says(tmp_path: Path, kind: str, seed
     if kind == "compacted":
         table.compact(full=True)
     check(rng, list(rows.values()), lambda p: table.scan(["id"], p).to_arrow())
-
-
-PARTITION_KINDS = ("bool", "int", "big", "float", "double", "dec4", "text", "bytes", "date", "micros")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

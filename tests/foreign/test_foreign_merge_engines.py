@@ -24,10 +24,10 @@ from forebay.client.writing.encode import MergeMode
 from forebay.metadata import types
 from forebay.metadata.table import AggregateFunction, Column
 from forebay.testing.server import EmbeddedServer
+from tests.kv.aggregated_rows import COLUMNS, NAMES, NOON, random_row
 from tests.kv.engine_model import plain
 from tests.kv.tables import Row
-from tests.kv.test_aggregation import COLUMNS, NAMES, NOON, random_row
-from tests.kv.test_merge_engines import VERSIONS
+from tests.kv.version_columns import VERSIONS
 from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(600)]

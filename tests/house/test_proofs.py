@@ -441,6 +441,9 @@ def test_every_path_that_a_trial_vouches_for_exists() -> None:
         for part in trial.command:
             if part.startswith("tests/"):
                 assert (ROOT / part).exists(), f"{trial.name}: {part}"
+            if part.startswith(("tests.", "tools.")):
+                place = ROOT.joinpath(*part.split("."))
+                assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), f"{trial.name}: {part}"
 
 
 def test_names_of_trials_are_their_own_and_their_commands_can_be_made() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.docs.test_site import anchors
+from tests.docs.anchors import anchors
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [

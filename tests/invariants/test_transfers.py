@@ -34,6 +34,7 @@ from tests import results
 from tests.invariants.bank import ACCOUNT_SCHEMA, JOURNAL_SCHEMA, Writer
 from tests.invariants.faults import Faults, happening
 from tests.invariants.readers import ACCOUNTS, JOURNAL, Reader, Reading, readers_of
+from tests.invariants.upkeep import UPKEEP
 from tests.patience import PATIENCE
 
 LAKES = ("paimon", "iceberg")
@@ -59,17 +60,6 @@ PROPERTIES = {
     "table.datalake.auto-compaction": "true",
     "table.datalake.auto-expire-snapshot": "true",
     "table.log.ttl": "5 s",
-}
-UPKEEP = {
-    "paimon": {
-        "paimon.snapshot.num-retained.min": "2",
-        "paimon.snapshot.num-retained.max": "4",
-        "paimon.num-sorted-run.compaction-trigger": "3",
-    },
-    "iceberg": {
-        "iceberg.history.expire.max-snapshot-age-ms": "2000",
-        "iceberg.history.expire.min-snapshots-to-keep": "2",
-    },
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,11 @@ from forebay.metadata.table import Column
 from tests.every_run import every_run
 from tests.kv.engine_model import Bucket, Model, first_row, versioned
 from tests.kv.tables import FakeTable, Row
+from tests.kv.version_columns import VERSIONS
 
 ENGINE, VERSION = "table.merge-engine", "table.merge-engine.versioned.ver-column"
 NAMES = st.none() | st.text(max_size=3)
-MOMENTS = st.none() | st.datetimes(dt.datetime(1960, 1, 1), dt.datetime(2030, 1, 1))
 
-VERSIONS: dict[str, tuple[types.DataType, st.SearchStrategy[Any], Any]] = {
-    "int": (types.int_(), st.none() | st.sampled_from([-(2**31), -1, 0, 1, 2**31 - 1]), -(2**31)),
-    "bigint": (types.bigint(), st.none() | st.sampled_from([-(2**63), -1, 0, 1, 2**63 - 1]), -(2**63)),
-    "timestamp(3)": (types.timestamp(3), MOMENTS.map(lambda m: m and m.replace(microsecond=0)), dt.datetime.min),
-    "timestamp(6)": (types.timestamp(6), MOMENTS, dt.datetime.min),
-    "timestamp_ltz(6)": (types.timestamp_ltz(6), MOMENTS, dt.datetime.min),
-}
 FORMATS = {"COMPACTED": {}, "INDEXED": {"table.kv.format": "INDEXED", "table.log.format": "INDEXED"}}
 
 

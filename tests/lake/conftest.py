@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lake.test_iceberg_lake import CATALOGS_IN_USE
+from tests.lake.iceberg_tables import CATALOGS_IN_USE
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from forebay.metadata import types
 from forebay.metadata.types import DataType
 from forebay.testing.lake_contract_base import EVERY_TYPE, FULL_ROW, people
 from forebay.testing.lake_rounds import PATH, Row, TieredTable, in_order
+from tests.lake.iceberg_contract import IcebergContract
+from tests.lake.iceberg_tables import compact, lake_table
 from tests.lake.java_iceberg import ExamUnavailable, JavaIceberg, plain
 from tests.lake.spark_iceberg import rows_by_spark
-from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
-from tests.lake.test_iceberg_lake import compact, lake_table
 
 COLUMNS: dict[str, DataType] = {
     "id": types.bigint(),
@@ -51,7 +51,7 @@ def row(i: int, name: str = "v") -> Row:
 
 def tiered(storage: IcebergLakeStorage, shape: str) -> tuple[TieredTable, list[Row]]:
     """A table of some rounds, and what is in it."""
-    contract = Contract()
+    contract = IcebergContract()
     table = contract.create(storage, contract.descriptor(COLUMNS, **SHAPES[shape]))
     rows = [row(i) for i in range(30)]
     if not table.info.descriptor.has_primary_key:
@@ -149,7 +149,7 @@ class TestJava:
         assert lines_of(java, str(table.base)) == expected_lines(table, rows)
 
     def test_it_reads_values_of_every_type(self, storage: IcebergLakeStorage) -> None:
-        table = Contract().keyed_table(storage, EVERY_TYPE)
+        table = IcebergContract().keyed_table(storage, EVERY_TYPE)
         rows = [FULL_ROW, {**dict.fromkeys(EVERY_TYPE), "id": 2}]
         table.upsert(*rows)
         assert lines_of(java_on(storage)) == expected_lines(table, rows)
@@ -165,7 +165,7 @@ class TestJava:
         ]
 
     def test_rounds_of_fluss_and_ours_follow_on_each_other(self, storage: IcebergLakeStorage) -> None:
-        table = Contract().keyed_table(storage)
+        table = IcebergContract().keyed_table(storage)
         table.upsert(*people(*range(10)))
         java = java_on(storage)
         table.base = int(java.ask("delta", "1:x1,2:x2,20:x20", "3:v3")[0])

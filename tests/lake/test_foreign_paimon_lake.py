@@ -15,10 +15,10 @@ from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.testing.lake_contract_base import EVERY_TYPE, FULL_ROW
 from forebay.testing.lake_rounds import PATH, Row, TieredTable
-from tests.lake.test_paimon_lake_tables import LAKE, create, describe
+from tests.lake.paimon_tables import LAKE, create, describe
 from tests.paimon.foreign.both_sides import agree
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
-from tests.paimon.test_foreign_pypaimon import read_by_pypaimon
+from tests.paimon.pypaimon_tables import read_by_pypaimon
 
 __all__ = ["java", "java_table"]
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]

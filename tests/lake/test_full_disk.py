@@ -11,8 +11,8 @@ from forebay.lake.formats import create_lake_storage
 from forebay.lake.tiering import OFFSETS_PROPERTY
 from forebay.testing.lake_contract_base import people
 from forebay.testing.lake_rounds import TieredTable, in_order
-from tests.lake.test_iceberg_lake import TestIcebergLake as IcebergContract
-from tests.lake.test_paimon_lake import TestPaimonLake as PaimonContract
+from tests.lake.iceberg_contract import IcebergContract
+from tests.lake.paimon_contract import PaimonContract
 from tests.small_disk import SmallDisk, mounted_tmpfs
 
 LEFT_BYTES = [0, 16384, 65536]

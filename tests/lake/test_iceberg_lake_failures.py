@@ -31,8 +31,8 @@ from forebay.testing.lake_contract_base import people
 from forebay.testing.lake_rounds import PATH, TieredTable, in_order
 from tests.every_run import every_run
 from tests.lake import failing_iceberg_io
-from tests.lake.test_iceberg_lake import END_OF_TIME, compact, expire, lake_table
-from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
+from tests.lake.iceberg_contract import IcebergContract
+from tests.lake.iceberg_tables import END_OF_TIME, compact, expire, lake_table
 
 UPKEEP = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
 STRIDE = int(os.environ.get("ICEBERG_STEPS", "8"))
@@ -44,7 +44,7 @@ def table(tmp_path: Path) -> TieredTable:
     """A table with a key and one bucket, that is compacted, and whose snapshots expire at once."""
     options = {"warehouse": str(tmp_path / "lake"), "py-io-impl": failing_iceberg_io.NAME}
     storage = IcebergLakeStorage(options)
-    return Contract().keyed_table(storage, buckets=1, properties=UPKEEP, custom=EAGER)
+    return IcebergContract().keyed_table(storage, buckets=1, properties=UPKEEP, custom=EAGER)
 
 
 @pytest.fixture(autouse=True)
@@ -345,7 +345,7 @@ def test_a_lake_table_that_was_recreated_refuses_rounds_of_the_old_one(table: Ti
     assert isinstance(table.storage, IcebergLakeStorage)
     with opened(table.storage.options) as catalog:
         catalog.drop_table((PATH.database, PATH.table))
-    Contract().create(table.storage, table.info.descriptor)
+    IcebergContract().create(table.storage, table.info.descriptor)
     with pytest.raises(Conflict, match="recreated"):
         table.committer().commit([first], {})
     assert lake_table(table.storage).current_snapshot() is None

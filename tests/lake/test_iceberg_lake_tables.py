@@ -41,8 +41,8 @@ from forebay.metadata.types import DataType
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened
 from forebay.testing.lake_rounds import PATH, TieredTable, changes_of, in_order
-from tests.lake.test_iceberg_lake import END_OF_TIME, compact, expire, lake_table
-from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
+from tests.lake.iceberg_contract import IcebergContract
+from tests.lake.iceberg_tables import END_OF_TIME, compact, expire, lake_table
 from tests.patience import PATIENCE
 
 
@@ -52,7 +52,7 @@ def storage(tmp_path: Path) -> IcebergLakeStorage:
 
 
 def keyed(storage: IcebergLakeStorage, **more: Any) -> TieredTable:
-    return Contract().keyed_table(storage, **{"buckets": 1, **more})
+    return IcebergContract().keyed_table(storage, **{"buckets": 1, **more})
 
 
 # ---- options --------------------------------------------------------------------------------------------------------
@@ -109,24 +109,24 @@ def test_properties_of_other_catalogs_are_passed_on() -> None:
 @pytest.mark.parametrize("name", list(SYSTEM_COLUMNS))
 def test_names_of_system_columns_are_refused(storage: IcebergLakeStorage, name: str) -> None:
     with pytest.raises(InvalidRequest, match=name):
-        Contract().log_table(storage, {**ID_NAME, name: types.int_()})
+        IcebergContract().log_table(storage, {**ID_NAME, name: types.int_()})
 
 
 @pytest.mark.parametrize("t", [types.timestamp(9), types.timestamp_ltz(7)])
 def test_timestamps_with_more_than_six_digits_are_refused(storage: IcebergLakeStorage, t: DataType) -> None:
     with pytest.raises(UnsupportedOperation, match="six"):
-        Contract().log_table(storage, {"id": types.int_(), "t": t})
+        IcebergContract().log_table(storage, {"id": types.int_(), "t": t})
 
 
 def test_several_bucket_keys_are_refused(storage: IcebergLakeStorage) -> None:
     with pytest.raises(InvalidRequest, match="at most one bucket key"):
-        Contract().log_table(storage, bucket_keys=["id", "name"])
+        IcebergContract().log_table(storage, bucket_keys=["id", "name"])
 
 
 @pytest.mark.parametrize("t", [types.boolean(), types.double()])
 def test_bucket_keys_of_types_that_iceberg_does_not_hash_are_refused(storage: IcebergLakeStorage, t: DataType) -> None:
     with pytest.raises(InvalidRequest, match="bucket key"):
-        Contract().log_table(storage, {"id": t}, bucket_keys=["id"])
+        IcebergContract().log_table(storage, {"id": t}, bucket_keys=["id"])
 
 
 @pytest.mark.parametrize("t", [types.float_(), types.double()])
@@ -137,21 +137,21 @@ def test_keys_of_floating_point_numbers_are_refused(storage: IcebergLakeStorage,
 
 def test_other_versions_of_the_format_are_refused(storage: IcebergLakeStorage) -> None:
     with pytest.raises(UnsupportedOperation, match="format-version"):
-        Contract().log_table(storage, custom={"iceberg.format-version": "3"})
-    Contract().log_table(storage, custom={"iceberg.format-version": "2"})
+        IcebergContract().log_table(storage, custom={"iceberg.format-version": "3"})
+    IcebergContract().log_table(storage, custom={"iceberg.format-version": "2"})
 
 
 @pytest.mark.parametrize("option", ["write.format.default", "write.delete.format.default"])
 def test_files_in_formats_that_are_not_written_are_refused(storage: IcebergLakeStorage, option: str) -> None:
     with pytest.raises(UnsupportedOperation, match=f"{option}.*orc"):
-        Contract().log_table(storage, custom={f"iceberg.{option}": "orc"})
-    Contract().log_table(storage, custom={f"iceberg.{option}": "Parquet"})
+        IcebergContract().log_table(storage, custom={f"iceberg.{option}": "orc"})
+    IcebergContract().log_table(storage, custom={f"iceberg.{option}": "Parquet"})
 
 
 def test_an_existing_table_with_other_properties_is_refused(storage: IcebergLakeStorage) -> None:
-    Contract().log_table(storage, custom={"owner": "me"})
+    IcebergContract().log_table(storage, custom={"owner": "me"})
     with pytest.raises(Conflict, match=r"fluss\.owner"):
-        Contract().log_table(storage, custom={"owner": "you"})
+        IcebergContract().log_table(storage, custom={"owner": "you"})
 
 
 def test_new_columns_go_before_the_system_columns(storage: IcebergLakeStorage) -> None:
@@ -179,7 +179,7 @@ BUCKETED: list[tuple[DataType, Any, list[Any]]] = [
 def test_the_bucket_of_the_stream_is_the_one_that_iceberg_computes(
     t: DataType, iceberg: Any, values: list[Any]
 ) -> None:
-    descriptor = Contract().descriptor({"k": t}, bucket_keys=["k"], buckets=7)
+    descriptor = IcebergContract().descriptor({"k": t}, bucket_keys=["k"], buckets=7)
     encoder = bucket_key_encoder(descriptor)
     assert encoder is not None
     rows = pa.RecordBatch.from_pylist([{"k": v} for v in values], schema=storage_schema(descriptor.schema.columns))
@@ -194,7 +194,7 @@ def test_the_bucket_of_the_stream_is_the_one_that_iceberg_computes(
 def test_rows_are_found_by_a_bucket_key_of_every_type(
     storage: IcebergLakeStorage, t: DataType, values: list[Any]
 ) -> None:
-    table = Contract().log_table(storage, {"k": t}, bucket_keys=["k"], buckets=3)
+    table = IcebergContract().log_table(storage, {"k": t}, bucket_keys=["k"], buckets=3)
     table.append(*({"k": v} for v in values))
     assert table.read() == in_order([{"k": v} for v in values])
     source = table.source().with_filters([col("k") == values[0]]).source
@@ -205,7 +205,7 @@ def test_rows_are_found_by_a_bucket_key_of_every_type(
 
 
 def test_system_columns_say_where_a_row_is_in_the_stream(storage: IcebergLakeStorage) -> None:
-    table = Contract().log_table(storage)
+    table = IcebergContract().log_table(storage)
     table.round({((), 1): [("+A", r) for r in people(1, 2)]})
     rows = lake_table(storage).scan(selected_fields=tuple(SYSTEM_COLUMNS)).to_arrow().to_pylist()
     when = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
@@ -217,7 +217,7 @@ def test_system_columns_say_where_a_row_is_in_the_stream(storage: IcebergLakeSto
 
 def test_files_lie_below_their_partition_and_bucket(storage: IcebergLakeStorage) -> None:
     columns = {"id": types.int_(), "day": types.string()}
-    table = Contract().log_table(storage, columns, partition_keys=["day"])
+    table = IcebergContract().log_table(storage, columns, partition_keys=["day"])
     table.round({(("a",), 1): [("+A", {"id": 1, "day": "a"})]})
     [task] = lake_table(storage).scan().plan_files()
     assert "/data/day=a/__bucket=1/" in task.file.file_path
@@ -228,7 +228,7 @@ def test_files_lie_below_their_partition_and_bucket(storage: IcebergLakeStorage)
 
 def test_a_row_of_another_partition_is_refused(storage: IcebergLakeStorage) -> None:
     columns = {"id": types.int_(), "day": types.string()}
-    table = Contract().log_table(storage, columns, partition_keys=["day"])
+    table = IcebergContract().log_table(storage, columns, partition_keys=["day"])
     for rows in (["b"], ["a", "b"]):
         with pytest.raises(InvalidRequest, match="day"):
             table.write((("a",), 0), [("+A", {"id": 1, "day": day}) for day in rows])
@@ -283,7 +283,7 @@ def test_filters_on_the_bucket_key_read_one_bucket(storage: IcebergLakeStorage) 
 
 
 def test_filters_skip_files_by_their_statistics(storage: IcebergLakeStorage) -> None:
-    table = Contract().log_table(storage, custom={"iceberg.read.split.target-size": "1"})
+    table = IcebergContract().log_table(storage, custom={"iceberg.read.split.target-size": "1"})
     for first in (0, 10, 20):
         table.append(*people(*range(first, first + 10)))
     source = table.source().with_filters([col("id") > 25]).source
@@ -292,7 +292,7 @@ def test_filters_skip_files_by_their_statistics(storage: IcebergLakeStorage) -> 
 
 
 def test_a_damaged_file_is_told_as_such(storage: IcebergLakeStorage) -> None:
-    table = Contract().log_table(storage)
+    table = IcebergContract().log_table(storage)
     table.append(*people(1))
     [task] = lake_table(storage).scan().plan_files()
     Path(task.file.file_path.removeprefix("file://")).write_bytes(b"PAR1 nonsense PAR1")
@@ -302,7 +302,7 @@ def test_a_damaged_file_is_told_as_such(storage: IcebergLakeStorage) -> None:
 
 def test_columns_that_others_renamed_and_widened_are_read_by_their_ids(storage: IcebergLakeStorage) -> None:
     columns = {"id": types.int_(), "at": types.row(types.field("x", types.int_()), types.field("y", types.string()))}
-    table = Contract().log_table(storage, columns)
+    table = IcebergContract().log_table(storage, columns)
     table.append({"id": 1, "at": {"x": 2, "y": "z"}}, {"id": 2, "at": None})
     with opened(storage.options) as catalog, load_table(catalog, PATH).update_schema() as update:
         update.update_column("id", LongType())
@@ -318,7 +318,7 @@ def test_columns_that_others_renamed_and_widened_are_read_by_their_ids(storage: 
 
 def test_fields_inside_lists_that_others_renamed_are_read_by_their_ids(storage: IcebergLakeStorage) -> None:
     columns = {"id": types.int_(), "seen": types.array(types.row(types.field("x", types.int_())))}
-    table = Contract().log_table(storage, columns)
+    table = IcebergContract().log_table(storage, columns)
     table.append({"id": 1, "seen": [{"x": 2}, None]}, {"id": 2, "seen": None})
     with opened(storage.options) as catalog, load_table(catalog, PATH).update_schema() as update:
         update.rename_column(("seen", "element", "x"), "y")
@@ -329,7 +329,7 @@ def test_fields_inside_lists_that_others_renamed_are_read_by_their_ids(storage: 
 
 
 def test_equality_deletes_of_others_take_older_rows_and_no_newer_ones(storage: IcebergLakeStorage) -> None:
-    table = Contract().log_table(storage)
+    table = IcebergContract().log_table(storage)
     table.append(*people(1, 2, 3))
     lake = lake_table(storage)
     partition = next(iter(lake.scan().plan_files())).file.partition
@@ -452,7 +452,7 @@ def test_a_round_tells_the_rows_and_the_bytes_that_the_table_has_then(storage: I
         (lambda: table.round({}), 2, Operation.APPEND),
     ):
         told = change().stats
-        size = sum(Path(path).stat().st_size for path in Contract().data_files(storage))
+        size = sum(Path(path).stat().st_size for path in IcebergContract().data_files(storage))
         assert (told.rows, told.file_bytes) == (rows, size)
         head = lake_table(storage).current_snapshot()
         assert head is not None
@@ -511,24 +511,24 @@ def test_a_writer_that_is_given_up_removes_its_files(
     monkeypatch.setattr("forebay.lakes.iceberg_writer.BUFFER_ROWS", 2)
     table = keyed(storage, custom={"iceberg.write.target-file-size-bytes": target})
     writer = table.write(((), 0), [("+U", row) for row in people(1, 2, 3, 4)], chunk=2, finish=False)
-    assert len(Contract().data_files(storage)) == files
+    assert len(IcebergContract().data_files(storage)) == files
     writer.abort()
-    assert Contract().data_files(storage) == set()
+    assert IcebergContract().data_files(storage) == set()
     with pytest.raises(InvalidRequest, match="the writer is complete"):
         writer.write(changes_of(table.info, []))
 
 
 def test_buckets_are_compacted_from_so_many_small_files_on(storage: IcebergLakeStorage) -> None:
-    table = Contract().log_table(storage, buckets=1)
+    table = IcebergContract().log_table(storage, buckets=1)
     for i in range(2):
         table.append(*people(i))
-    before = Contract().data_files(storage)
+    before = IcebergContract().data_files(storage)
     with storage.upkeep(PATH) as upkeep:
         assert upkeep.compact(files_min=3) is None
         assert upkeep.compact(files_min=2) is not None
         assert upkeep.compact(files_min=2) is None
     assert lake_table(storage).inspect.data_files().num_rows == 1
-    ((path,),) = [Contract().data_files(storage) - before]
+    ((path,),) = [IcebergContract().data_files(storage) - before]
     assert pq.read_metadata(path).num_row_groups == 1
 
 
@@ -550,12 +550,12 @@ def test_a_compaction_that_cannot_read_a_file_leaves_none_of_its_own(
     table = keyed(storage)
     for i in range(3):
         table.upsert(*people(i))
-    before, read = Contract().data_files(storage), []
+    before, read = IcebergContract().data_files(storage), []
 
     def failing(io: Any, path: str, *others: Any) -> Any:
         read.append(path)
         if len(read) == 3:
-            assert Contract().data_files(storage) != before
+            assert IcebergContract().data_files(storage) != before
             raise OSError(5, "Input/output error")
         return live_batches(io, path, *others)
 
@@ -563,7 +563,7 @@ def test_a_compaction_that_cannot_read_a_file_leaves_none_of_its_own(
     monkeypatch.setattr("forebay.lakes.iceberg_upkeep.live_batches", failing)
     with pytest.raises(StorageFailure, match="Input/output error"), storage.upkeep(PATH) as upkeep:
         upkeep.compact(files_min=1)
-    assert Contract().data_files(storage) == before
+    assert IcebergContract().data_files(storage) == before
     assert table.read() == people(0, 1, 2)
 
 
@@ -579,7 +579,7 @@ def test_a_bucket_of_which_all_rows_are_gone_is_compacted_to_nothing(storage: Ic
 
 
 def test_old_snapshots_expire_by_age_and_number(storage: IcebergLakeStorage) -> None:
-    table = Contract().log_table(storage, custom={"iceberg.history.expire.min-snapshots-to-keep": "3"})
+    table = IcebergContract().log_table(storage, custom={"iceberg.history.expire.min-snapshots-to-keep": "3"})
     for i in range(5):
         table.append(*people(i))
     before = lake_table(storage).metadata_location
@@ -594,7 +594,7 @@ def test_old_snapshots_expire_by_age_and_number(storage: IcebergLakeStorage) -> 
 def test_a_snapshot_that_is_tagged_while_old_ones_expire_stays(
     storage: IcebergLakeStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Contract().log_table(storage)
+    table = IcebergContract().log_table(storage)
     first = table.append(*people(0)).snapshot_id
     table.append(*people(1))
     unused = iceberg_upkeep._unused_files
@@ -615,7 +615,7 @@ def test_a_snapshot_that_is_tagged_while_old_ones_expire_stays(
 def test_snapshots_that_another_process_expires_at_the_same_time_are_no_error(
     storage: IcebergLakeStorage, monkeypatch: pytest.MonkeyPatch, others_first: bool
 ) -> None:
-    table = Contract().log_table(storage)
+    table = IcebergContract().log_table(storage)
     first = table.append(*people(0)).snapshot_id
     table.append(*people(1))
     unused = iceberg_upkeep._unused_files
@@ -634,7 +634,7 @@ def test_snapshots_that_another_process_expires_at_the_same_time_are_no_error(
 def test_snapshots_expire_that_are_older_than_the_limit_in_whatever_order_the_catalog_lists_them(
     storage: IcebergLakeStorage,
 ) -> None:
-    table = Contract().log_table(storage)
+    table = IcebergContract().log_table(storage)
     for i in range(4):
         table.append(*people(i))
     lake = lake_table(storage)

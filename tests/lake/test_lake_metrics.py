@@ -140,10 +140,11 @@ def test_attempts_that_lose_and_commits_that_conflict(
 
 def test_the_same_of_an_iceberg_table(tmp_path: Path, counted: Callable[[], Samples]) -> None:
     iceberg = pytest.importorskip("forebay.lakes.iceberg")
-    from tests.lake.test_iceberg_lake import END_OF_TIME, TestIcebergLake, compact, lake_table
+    from tests.lake.iceberg_contract import IcebergContract
+    from tests.lake.iceberg_tables import END_OF_TIME, compact, lake_table
 
     storage = iceberg.IcebergLakeStorage({"warehouse": str(tmp_path / "lake")})
-    table = TestIcebergLake().log_table(storage, buckets=1)
+    table = IcebergContract().log_table(storage, buckets=1)
     for i in range(6):
         table.append(*people(i))
     sizes = lake_table(storage).inspect.data_files()["file_size_in_bytes"].to_pylist()

@@ -22,8 +22,8 @@ from forebay.testing.lake_contract import LakeContract
 from forebay.testing.lake_contract_base import people
 from forebay.testing.lake_rounds import TieredTable
 from forebay.testing.memory_lake_source import MemorySplit
-from tests.lake.test_iceberg_lake import TestIcebergLake as IcebergContract
-from tests.lake.test_paimon_lake import TestPaimonLake as PaimonContract
+from tests.lake.iceberg_contract import IcebergContract
+from tests.lake.paimon_contract import PaimonContract
 
 CONTRACTS: dict[str, type[LakeContract]] = {"paimon": PaimonContract, "iceberg": IcebergContract}
 NESTED: dict[str, DataType] = {

@@ -19,7 +19,7 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.io.local import LocalFileIO
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_rounds import PATH, TieredTable, changes_of, in_order
-from tests.lake.test_paimon_lake_tables import LAKE, create, describe, engine_table
+from tests.lake.paimon_tables import LAKE, create, describe, engine_table
 from tests.paimon.failing import FailingFileIO, SimulatedCrash
 from tests.paimon.lake import at_ms
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,38 +13,19 @@ from forebay.lake.source import SnapshotSuccessor
 from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.lakes.paimon_tables import LAYOUT_OPTION, SYSTEM_COLUMNS, open_catalog
 from forebay.metadata import types
-from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
-from forebay.metadata.types import DataType
+from forebay.metadata.table import Column
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.store.schema_changes import SetOption
-from forebay.paimon.table import Table
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened, with_options
 from forebay.testing.lake_rounds import PATH, Row, TieredTable, changes_of, in_order
+from tests.lake.paimon_tables import LAKE, create, describe, engine_table
 from tests.paimon.lake import altered, at_ms, stream_of
-
-LAKE = {"table.datalake.enabled": "true", "table.datalake.format": "paimon"}
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> PaimonLakeStorage:
     return PaimonLakeStorage({"warehouse": str(tmp_path / "lake")})
-
-
-def describe(columns: dict[str, DataType], **more: Any) -> TableDescriptor:
-    keys = more.pop("primary_key", ())
-    schema = Schema.of([Column(n, t, f"about {n}") for n, t in columns.items()], keys)
-    return TableDescriptor(schema, properties=LAKE, **{"bucket_count": 4, "bucket_keys": keys, **more})
-
-
-def create(storage: PaimonLakeStorage, descriptor: TableDescriptor, creating: bool = True) -> TieredTable:
-    with storage.create_catalog() as catalog:
-        catalog.create_table(PATH, descriptor, creating=creating)
-    return TieredTable(storage, TableInfo(PATH, 7, 1, descriptor))
-
-
-def engine_table(storage: PaimonLakeStorage) -> Table:
-    return open_catalog(storage.options).table(str(PATH))
 
 
 def test_a_table_with_a_key_takes_its_changelog_from_the_stream(storage: PaimonLakeStorage) -> None:

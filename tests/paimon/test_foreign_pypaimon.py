@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,12 @@ import pytest
 
 from forebay.metadata import types
 from forebay.metadata.predicate import col
-from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn, UpdateColumnType
 from tests.paimon.lake import ALL_TYPES, all_types_rows, altered, new_catalog, put
-from tests.paimon.oracle import ask
+from tests.paimon.pypaimon_tables import read_by_pypaimon, write_by_pypaimon
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
-PROGRAM = (Path(__file__).parent / "pypaimon_program.py").read_text()
 
 KINDS: dict[str, dict[str, Any]] = {
     "append": {},
@@ -40,26 +37,6 @@ def rows_for(kind: str) -> pa.Table:
     """Rows without nulls in the partition column, where there is one."""
     data = all_types_rows()
     return data.filter(pc.is_valid(data["day"])) if kind == "partitioned" else data
-
-
-def read_by_pypaimon(catalog: FileSystemCatalog, name: str, out: Path, rust: str, *where: str) -> list[dict[str, Any]]:
-    ask(PROGRAM, "read", catalog.warehouse, name, str(out), rust, *where)
-    with pa.OSFile(str(out)) as source:
-        rows: list[dict[str, Any]] = pa.ipc.open_file(source).read_all().sort_by("id").to_pylist()
-    return rows
-
-
-def write_by_pypaimon(
-    catalog: FileSystemCatalog, name: str, folder: Path, definition: dict[str, Any], rust: str, parts: list[pa.Table]
-) -> None:
-    theirs = {("primary_keys" if key == "primary_key" else key): value for key, value in definition.items()}
-    (folder / "definition.json").write_text(json.dumps(theirs))
-    paths = []
-    for i, part in enumerate(parts):
-        paths.append(str(folder / f"part{i}.arrow"))
-        with pa.OSFile(paths[-1], "wb") as sink, pa.ipc.new_file(sink, part.schema) as writer:
-            writer.write_table(part)
-    ask(PROGRAM, "write", catalog.warehouse, name, str(folder / "definition.json"), rust, *paths)
 
 
 @pytest.mark.parametrize("rust", ["python", "rust"])

@@ -10,15 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, ForebayError, InvalidRequest, NotFound
-from forebay.metadata import types
 from forebay.paimon import Catalog
-from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.format.file_meta import IndexFileMeta
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.options import CoreOptions
@@ -27,14 +24,7 @@ from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.paths import DataFileNames, PathFactory
 from forebay.paimon.table import Table
 from tests.paimon.lake import live_files, rows_of
-
-COLUMNS = {"p": types.string(), "v": types.int_()}
-VALUES = {
-    "12:30": "12%3A30", "50%": "50%25", "a%2Fb": "a%252Fb", "a/b": "a%2Fb", "..": "..", ".": ".",
-    "../../../../../outside": "..%2F..%2F..%2F..%2F..%2Foutside", "é/日本": "é%2F日本", "a b": "a b",
-    " ": "__DEFAULT_PARTITION__", "%2e%2e": "%252e%252e", "a\\b": "a%5Cb", "~": "~",
-}  # fmt: skip
-"""Values of a partition, and the directories that Java Paimon gives them."""
+from tests.paimon.partition_locations import COLUMNS, VALUES, fast, numbered, partitioned
 
 SPELLINGS: dict[str, Callable[[Path], Any]] = {
     "path": str,
@@ -45,24 +35,6 @@ SPELLINGS: dict[str, Callable[[Path], Any]] = {
     "relative": lambda folder: folder.name,
     "slashes": lambda folder: f"file:{folder.parent}//{folder.name}//",
 }
-
-
-def fast(catalog: Catalog) -> Catalog:
-    """The same catalog without fsync."""
-    assert isinstance(catalog, FileSystemCatalog)
-    catalog.io = LocalFileIO(sync=False)
-    return catalog
-
-
-def partitioned(catalog: Catalog, values: list[str]) -> Table:
-    catalog.create_database("db", ignore_if_exists=True)
-    table = catalog.create_table("db.t", COLUMNS, partition_keys=["p"])
-    table.append(numbered(values))
-    return table
-
-
-def numbered(values: list[str], start: int = 0) -> pa.Table:
-    return pa.table({"p": values, "v": pa.array(range(start, start + len(values)), pa.int32())})
 
 
 def files_below(folder: Path) -> set[Path]:

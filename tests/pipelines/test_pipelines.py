@@ -24,7 +24,7 @@ from forebay.paimon.format.snapshot import CommitKind
 from tests import results
 from tests.paimon.foreign.java_paimon import ExamUnavailable, JavaPaimon, JavaTable
 from tests.paimon.oracle import find_python
-from tests.paimon.test_foreign_pypaimon import read_by_pypaimon
+from tests.paimon.pypaimon_tables import read_by_pypaimon
 from tests.pipelines.actors import Delivery
 from tests.pipelines.faults import READERS, Faults, wait_until
 from tests.pipelines.lake import (

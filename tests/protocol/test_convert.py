@@ -23,7 +23,7 @@ from forebay.protocol.api import ServerRole
 from forebay.protocol.literals import literal_from_pb, literal_to_pb
 from forebay.protocol.messages import parse
 from forebay.protocol.predicates import PREDICATE_DEPTH_MAX, predicate_from_pb, predicate_to_pb
-from tests.protocol.test_golden import golden_frames
+from tests.protocol.golden_frames import golden_frames
 
 names = st.text(min_size=1, max_size=8)
 ids = st.integers(0, 2**63 - 1)

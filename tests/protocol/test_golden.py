@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,20 +14,8 @@ from forebay.protocol.api import APIS, ApiKey
 from forebay.protocol.connection import RequestReceived, ServerConnection
 from forebay.protocol.frames import encode_request
 from forebay.protocol.messages import Message, serialize
+from tests.protocol.golden_frames import GOLDEN, golden_frames
 from tests.protocol.pairs import EVERYTHING, deliver, deliver_one
-
-GOLDEN = Path(__file__).parent / "golden"
-
-
-def golden_frames() -> list[tuple[str, bytes]]:
-    """(API name, frame) of every recorded request."""
-    return [
-        (path.stem, bytes.fromhex(line))
-        for path in sorted(GOLDEN.glob("*.hex"))
-        for line in path.read_text().splitlines()
-        if not line.startswith("#")
-    ]
-
 
 FLUSS_L = pb.PbTablePath(database_name="fluss", table_name="l")
 CAPTURED: list[tuple[str, int, int, Message]] = [

@@ -12,7 +12,7 @@ import pytest
 
 import forebay
 from tests.pyfluss.conftest import changes, connect, error_code, fluss, records
-from tests.pyfluss.test_logs import EXTREMES, NESTED, NESTED_ROWS, SCALARS
+from tests.pyfluss.sample_rows import EXTREMES, NESTED, NESTED_ROWS, SCALARS
 
 pytestmark = pytest.mark.foreign
 

@@ -34,8 +34,7 @@ from forebay.codec.log.log_batch import build_arrow_batch
 from forebay.testing.server import ServerProcess
 from tests import results
 from tests.server.raw_client import ApiKey, RawClient, pb
-from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records
-from tests.server.test_lifecycle import LOG_COLUMNS
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records
 
 BUDGET_BYTES = 256 << 20
 WAIT_MAX_SECONDS = 1.0

@@ -41,8 +41,8 @@ from forebay.verify import verify_directory
 from tests import results
 from tests.client.proxy import PASS, Action, Frame, Proxy
 from tests.reliability.hostile_clients import anonymous_bytes
+from tests.reliability.load import check_offsets, replayed
 from tests.reliability.mutations import Mutant, Mutator, Recorded, is_list, writes_to
-from tests.reliability.test_kill_under_load import check_offsets, replayed
 from tests.server.raw_client import RawClient, address
 
 BUDGET_BYTES = 128 << 20

@@ -34,7 +34,7 @@ import forebay
 from forebay.testing.server import ServerProcess
 from forebay.verify import verify_directory, verify_server
 from tests import results
-from tests.reliability.test_kill_under_load import KeyWriter, LogWriter, check_keys, check_log, create_tables, load
+from tests.reliability.load import KeyWriter, LogWriter, check_keys, check_log, create_tables, load
 
 SKIPPED = 77
 IMAGE_BYTES = 2 << 30

@@ -21,7 +21,7 @@ import forebay
 from forebay.testing.server import ServerProcess
 from forebay.verify import verify_directory
 from tests import results
-from tests.reliability.test_kill_under_load import SETTINGS, check_offsets, replayed
+from tests.reliability.load import SETTINGS, check_offsets, replayed
 
 fluss = pytest.importorskip("fluss")
 pytestmark = pytest.mark.foreign

@@ -136,6 +136,7 @@ class Bench:
 
 
 KV_COLUMNS = {column.name: column.data_type for column in FakeTable().info.schema.columns}
+LOG_COLUMNS = {"a": KV_COLUMNS["id"].as_nullable(), "s": KV_COLUMNS["name"]}
 
 
 def kv_records(rows: Sequence[dict[str, Any]], deletes: Sequence[bool] | None = None, **options: Any) -> bytes:

@@ -13,9 +13,9 @@ from forebay.codec.log.log_batch import decode_arrow_batch
 from forebay.fs import names
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
-from forebay.server.flow.disk_reserve import DiskReserve
 from tests.every_run import every_run
 from tests.patience import until
+from tests.server.full_disk import met_by_the_write
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.small_disk import SmallDisk, mounted_tmpfs
 
@@ -70,12 +70,6 @@ class Writers:
         for numbers, expected in ((self.acknowledged[self.keyed], True), (self.refused[self.keyed], False)):
             found = bench.lookup(self.keyed, [kv_key(n) for n in numbers]).values
             assert {bool(value.values) for value in found} <= {expected}
-
-
-def met_by_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program takes the space between the look at it and the write."""
-    monkeypatch.setattr(DiskReserve, "require", lambda self, size: None)
-    monkeypatch.setattr(DiskReserve, "kept_free", lambda self: 0)
 
 
 @pytest.mark.parametrize(

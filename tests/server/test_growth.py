@@ -26,9 +26,9 @@ from forebay.metadata import types
 from forebay.server.storage import open_buckets as open_buckets_module
 from forebay.testing.server import ServerProcess
 from tests import results
+from tests.server.handlers.kv_scans import open_request, scan
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_scan_kv import open_request, scan
 
 TABLES, PARTITIONS, SCANS, WRITERS = 5_000, 2_000, 10_000, 20_000
 OPEN_BUCKETS = 256

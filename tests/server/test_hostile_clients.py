@@ -37,8 +37,7 @@ from forebay.server.server import Injected
 from forebay.server.wire import rpc
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
-from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records, running
 
 MEGABYTE = 1 << 20
 

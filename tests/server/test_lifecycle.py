@@ -31,9 +31,7 @@ from forebay.testing.server import ServerProcess
 from tests.kv.tables import FakeTable
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, RawClient, pb
-from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-
-LOG_COLUMNS = {"a": KV_COLUMNS["id"].as_nullable(), "s": KV_COLUMNS["name"]}
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
 
 def found(bench: Bench, table_id: int, *ids: int) -> list[dict[str, object]]:

@@ -18,8 +18,7 @@ from forebay.testing.server import ServerProcess
 from tests.kv.tables import FakeTable
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, RawClient, pb
-from tests.server.running import KV_COLUMNS, LOG_SCHEMA, kv_key, kv_records, log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
+from tests.server.running import KV_COLUMNS, LOG_COLUMNS, LOG_SCHEMA, kv_key, kv_records, log_records, running
 
 MEGABYTE = 1 << 20
 KEYED = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])

@@ -32,9 +32,8 @@ from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from tests.noted_databases import NotedDatabases
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, pb
-from tests.server.running import log_records, running
-from tests.server.test_lifecycle import LOG_COLUMNS
-from tests.server.test_small_requests import Worker
+from tests.server.running import LOG_COLUMNS, log_records, running
+from tests.server.tiering_worker import Worker
 
 PLAIN, SASL = SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL
 

@@ -17,10 +17,10 @@ from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.reading import direct
 from tests.every_run import every_run
+from tests.spark.columnar_rows import both
 from tests.spark.liars import LIES
+from tests.spark.plans import Sql, plan_of
 from tests.spark.tables import make_table, rows
-from tests.spark.test_columnar import both
-from tests.spark.test_direct_logs import Sql, plan_of
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,13 @@ from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.reading import direct
 from tests.every_run import every_run
+from tests.spark.columnar_rows import COLUMNS, both, row_of
 from tests.spark.liars import LIES
+from tests.spark.plans import Sql, plan_of
 from tests.spark.releases import SPARK
 from tests.spark.tables import make_table, rows
-from tests.spark.test_columnar import COLUMNS, both, row_of
 
 pytestmark = pytest.mark.spark
-
-Sql = Callable[[str], list[tuple[Any, ...]]]
-
-
-def plan_of(frame: Any) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 @pytest.mark.one_in(3)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.docs.blocks import typed
-from tests.docs.test_pages import WITH_SPARK
+from tests.docs.spark_pages import WITH_SPARK
 from tests.every_run import every_run
 from tests.spark.releases import needs
 

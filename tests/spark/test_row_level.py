@@ -24,6 +24,7 @@ from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.writing.live_deltas import LiveDeltaWrite
 from forebay.spark.writing.live_write import StagedWrite
 from tests.patience import PATIENCE, until
+from tests.spark.merge_sources import source
 
 pytestmark = pytest.mark.spark
 
@@ -34,12 +35,6 @@ TABLE = """CREATE TABLE {db}.t (id BIGINT NOT NULL, name STRING, amount DOUBLE)
 ROWS = "INSERT INTO {db}.t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', CAST('NaN' AS DOUBLE)), (4, NULL, NULL)"
 ALL = "SELECT * FROM {db}.t ORDER BY id"
 CHANGES = "SELECT _change_type, id FROM {db}.`t$changelog` WHERE _log_offset >= 0 ORDER BY id, _log_offset"
-
-
-def source(*rows: tuple[Any, ...]) -> str:
-    """A source of MERGE with the columns of `TABLE`."""
-    values = ", ".join("(" + ", ".join("NULL" if v is None else repr(v) for v in row) + ")" for row in rows)
-    return f"(SELECT * FROM VALUES {values} AS v(id, name, amount)) s"
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from forebay.spark.reading import native_files
 from forebay.spark.schemas import spark_arrow_schema
 from tests.every_run import every_run
 from tests.filters.conditions import CASTS, COLUMNS, Condition, Row, matches, random_condition, random_rows, sql_of
-from tests.filters.test_filters_random import PARTITION_KINDS, pieces
+from tests.filters.random_pieces import PARTITION_KINDS, pieces
 from tests.paimon.lake import put
 from tests.unionread.world import ICEBERG, PAIMON, World, compact, world
 

@@ -19,9 +19,9 @@ from forebay.metadata.table import Column, Schema
 from forebay.spark.reading import native_files
 from forebay.unionread.splits import LakeSnapshotSplit
 from tests.every_run import every_run
+from tests.spark.scan_metrics import FILES as LAKE_FILES
+from tests.spark.scan_metrics import shown
 from tests.spark.tables import ROWS_SCHEMA, rows
-from tests.spark.test_scan_metrics import FILES as LAKE_FILES
-from tests.spark.test_scan_metrics import shown
 from tests.unionread.world import ICEBERG, PAIMON, SAME_IN_EACH_LAKE, World, world
 
 pytestmark = pytest.mark.spark

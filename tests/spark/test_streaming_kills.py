@@ -26,7 +26,7 @@ import pytest
 from forebay.client.table import Table
 from forebay.tiering.now import tier_table
 from forebay.tiering.service import TieringService
-from tests.invariants.test_transfers import UPKEEP
+from tests.invariants.upkeep import UPKEEP
 from tests.process_groups import ProcessGroup
 from tests.spark.releases import SPARK
 from tests.spark.stream_histories import SCHEMA, Records, check

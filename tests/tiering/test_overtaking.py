@@ -8,12 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, NotFound, Unavailable
-from forebay.client.admin.lake import LakeTieringClient, TieringTable
-from forebay.client.table import Table
+from forebay.client.admin.lake import LakeTieringClient
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,
     CommitterContext,
@@ -26,32 +24,11 @@ from forebay.lake.tiering import (
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.tiering.control import RoundControl
-from forebay.tiering.round import TieringLake, TieringRound, commit_round, plan_round, write_round
-from forebay.tiering.runner import ThreadRunner
+from forebay.tiering.round import TieringLake, commit_round, plan_round
 from forebay.tiering.splits import SplitTask, write_split
 from tests.patience import PATIENCE
+from tests.tiering.overtaken_rounds import SCHEMA, commit, fill, handed_out, written
 from tests.tiering.running import LakeCluster
-
-SCHEMA = {"k": pa.int32(), "v": pa.string()}
-
-
-def handed_out(table: Table, epoch: int) -> TieringTable:
-    return TieringTable(table.info.table_id, table.path, 0, epoch)
-
-
-def written(cluster: LakeCluster, table: Table, epoch: int) -> tuple[TieringRound, list[Any]]:
-    """A round up to its commit."""
-    ready = plan_round(cluster.connection, handed_out(table, epoch), cluster.lake)
-    return ready, write_round(cluster.connection, ready, ThreadRunner(), RoundControl())
-
-
-def commit(cluster: LakeCluster, ready: TieringRound, results: Sequence[Any]) -> None:
-    commit_round(cluster.connection, ready, results, RoundControl())
-
-
-def fill(table: Table, *keys: int) -> None:
-    data = [{"k": k, "v": f"value {k}"} for k in keys]
-    (table.upsert if table.has_primary_key else table.append)(data)
 
 
 @pytest.mark.parametrize("zombie_epoch", [1, 3], ids=["older epoch", "newer epoch"])

@@ -27,8 +27,8 @@ from forebay.tiering import round as round_module
 from forebay.tiering.control import RoundControl
 from forebay.tiering.repair import LakeState, lake_state, repair
 from tests.lake import rolling_back
+from tests.tiering.overtaken_rounds import SCHEMA, commit, fill, written
 from tests.tiering.running import LakeCluster
-from tests.tiering.test_overtaking import SCHEMA, commit, fill, written
 
 KINDS = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
 

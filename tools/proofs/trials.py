@@ -125,13 +125,13 @@ def _simulation() -> Iterator[Trial]:
 
 
 def _kills() -> Iterator[Trial]:
-    load = "tests/reliability/test_kill_under_load.py"
+    kills, load = "tests/reliability/test_kill_under_load.py", "tests/reliability/load.py"
     second = "tests/reliability/second_server.py"
     pyfluss = "tests/reliability/test_kill_pyfluss.py"
     transactions = "tests/reliability/test_transaction_kills.py"
     for part, amount, minutes, tests, vouches, own in (
-        ("hlog", 100, 4, (load, "-k", "survive_kills and hlog"), SERVED, (load, second)),
-        ("lmdb", 50, 2, (load, "-k", "survive_kills and lmdb"), SERVED, (load, second)),
+        ("hlog", 100, 4, (kills, "-k", "survive_kills and hlog"), SERVED, (kills, load, second)),
+        ("lmdb", 50, 2, (kills, "-k", "survive_kills and lmdb"), SERVED, (kills, load, second)),
         ("pyfluss", 100, 4, (pyfluss,), (*BASE, *STORE), (pyfluss, load)),
         ("transactions", 50, 2, (transactions, "-k", "versions_of_jobs"), SERVED, (transactions,)),
         ("drivers", 50, 2, (transactions, "-k", "two_drivers"), SERVED, (transactions,)),

@@ -11,7 +11,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES
 from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog, put
-from tests.paimon.test_foreign_pypaimon import read_by_pypaimon, write_by_pypaimon
+from tests.paimon.pypaimon_tables import read_by_pypaimon, write_by_pypaimon
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 

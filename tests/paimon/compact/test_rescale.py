@@ -18,7 +18,7 @@ from forebay.paimon.compact.rescale import RescaleTask
 from forebay.paimon.compact.running import TaskThreads
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.table import Table
-from tests.paimon.compact.test_vectors import index_files, with_deleted
+from tests.paimon.compact.deleted_rows import index_files, with_deleted
 from tests.paimon.compact.trees import changelog, replay
 from tests.paimon.lake import live_files, new_catalog, planned_files, put, rows_of
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
@@ -15,37 +12,12 @@ from forebay.paimon.read.change_reader import ChangeReader
 from forebay.paimon.read.commit_changes import CommitScan
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.table import Table
+from tests.paimon.compact.deleted_rows import COLUMNS, commit, index_files, with_deleted
 from tests.paimon.compact.trees import changelog
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
-from tests.paimon.read.test_planner import deletion_vector
+from tests.paimon.read.commit_messages import deletion_vector
 
-COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 OPTIONS = {"bucket": "1", "deletion-vectors.enabled": "true"}
-
-
-def with_deleted(table: Table, ids: list[int], deleted: list[int], level: int) -> None:
-    """Commit a file of `ids` at `level`, of which the rows at positions `deleted` are deleted by a vector."""
-    commit_marked(table, [(ids, deleted)], level)
-
-
-def commit_marked(table: Table, marked: Sequence[tuple[Sequence[int], list[int]]], level: int) -> None:
-    """Commit a file of each (ids, positions of deleted rows), and one index file with the vectors of all of them."""
-    idle = table.with_options({"write-only": "true"})
-    files, vectors, content = [], [], b"\1"
-    for ids, deleted in marked:
-        with idle.new_write() as writer:
-            writer.write(pa.table({"id": list(ids), "v": [0] * len(ids)}))
-            (message,) = writer.prepare_commit()
-        (file,) = message.data.new_files
-        vector = deletion_vector(deleted)
-        vectors.append(DeletionVectorMeta(file.file_name, len(content), len(vector) - 8, len(deleted)))
-        files.append(file.upgrade(level))
-        content += vector
-    index = IndexFileMeta("DELETION_VECTORS", f"index-{files[0].file_name}", len(content), len(files), tuple(vectors))
-    path = Path(table.context.paths.index_file(index, message.partition, message.bucket))
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content)
-    commit(table, replace(message, data=DataIncrement(tuple(files), new_index_files=(index,))))
 
 
 def mark(table: Table, positions: list[int]) -> None:
@@ -61,16 +33,6 @@ def mark(table: Table, positions: list[int]) -> None:
     removed = tuple(index_files(table))
     increment = DataIncrement((), new_index_files=(index,), deleted_index_files=removed)
     commit(table, CommitMessage(split.partition, split.bucket, split.total_buckets, increment))
-
-
-def commit(table: Table, message: CommitMessage) -> None:
-    table.new_commit().commit([message])
-
-
-def index_files(table: Table) -> list[IndexFileMeta]:
-    snapshot = table.context.snapshots.latest()
-    assert snapshot is not None
-    return [e.index_file for e in table.context.manifests.read_index(snapshot.index_manifest)]
 
 
 def test_a_difference_leaves_out_what_was_marked_on_either_side(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from forebay.paimon.catalog.definition import new_schema
-from tests.paimon.files.test_writer import writer_for
+from tests.paimon.files.writers import writer_for
 
 ROWS = 20_000
 

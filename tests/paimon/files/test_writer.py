@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,22 +23,12 @@ from forebay.paimon.format.file_meta import EMPTY_ROW, DataFileMeta, FileSource
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.stats import ColumnStats, unpack_stats
 from forebay.paimon.io.arrow_file_io import ArrowFileIO
-from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.paths import PathFactory
-from tests.codec.test_empty_offsets import one_null
+from tests.codec.arrow.null_lists import one_null
+from tests.paimon.files.writers import IO, writer_for
 
-IO = LocalFileIO(sync=False)
 COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string()), ("x", pa.float64())])
-
-
-def writer_for(
-    folder: Path, schema: TableSchema, options: Mapping[str, str], next_sequence: int = 0, level: int = 0
-) -> RollingWriter:
-    core = CoreOptions({**schema.options, **options})
-    settings = FileSettings.of(schema, core, level, FileSource.COMPACT if level else FileSource.APPEND)
-    names = PathFactory.of(str(folder), schema).data_file_names()
-    return RollingWriter(IO, str(folder / "bucket-0"), settings, names, next_sequence, ManualClock())
 
 
 def append_files(folder: Path, data: pa.Table, **options: str) -> list[DataFileMeta]:

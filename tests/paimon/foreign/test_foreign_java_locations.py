@@ -11,8 +11,8 @@ import pytest
 from forebay.paimon import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from tests.paimon.foreign.java_paimon import JavaError, JavaPaimon, JavaTable
-from tests.paimon.test_foreign_pypaimon import read_by_pypaimon
-from tests.paimon.test_locations import COLUMNS, VALUES, fast, numbered, partitioned
+from tests.paimon.partition_locations import COLUMNS, VALUES, fast, numbered, partitioned
+from tests.paimon.pypaimon_tables import read_by_pypaimon
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -19,7 +19,7 @@ from forebay.paimon.lookup.lake_lookup import LakeLookupTable
 from forebay.paimon.lookup.local_files import Probe
 from forebay.paimon.table import Table
 from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog, put
-from tests.paimon.read.test_planner import deletion_vector
+from tests.paimon.read.commit_messages import deletion_vector
 
 COLUMNS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string()), ("amount", pa.int64())])
 

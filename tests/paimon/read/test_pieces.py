@@ -13,9 +13,9 @@ from forebay.base.errors import InvalidRequest
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.pieces import by_file, byte_count, file_count, joined
 from forebay.paimon.read.stream import StreamScan
-from tests.paimon.compact.test_vectors import with_deleted
+from tests.paimon.compact.deleted_rows import with_deleted
 from tests.paimon.lake import live_files, new_catalog, put
-from tests.paimon.read.test_planner import at_level, prepared
+from tests.paimon.read.commit_messages import at_level, prepared
 from tests.paimon.stream.model import COLUMNS
 
 

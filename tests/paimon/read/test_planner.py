@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,35 +10,13 @@ import pytest
 
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import col
-from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
+from forebay.paimon.format.commit_message import DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
 from forebay.paimon.format.stats import ColumnStats, pack_stats
-from forebay.paimon.table import Table
 from tests.paimon.lake import new_catalog, planned_files, put, rows_of
+from tests.paimon.read.commit_messages import at_level, deletion_vector, prepared
 
 COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float64())])
-
-
-def prepared(table: Table, data: pa.Table) -> CommitMessage:
-    """The message of rows that are written but not committed yet: one bucket."""
-    with table.with_options({"write-only": "true"}).new_write() as writer:
-        writer.write(data)
-        (message,) = writer.prepare_commit()
-    return message
-
-
-def at_level(message: CommitMessage, level: int) -> CommitMessage:
-    """The same files, as if a compaction had written them."""
-    files = tuple(f.upgrade(level) for f in message.data.new_files)
-    return replace(message, data=replace(message.data, new_files=files))
-
-
-def deletion_vector(positions: list[int]) -> bytes:
-    """Paimon's first kind of deletion vector with a 32-bit roaring bitmap of one array container."""
-    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(positions) - 1, 16)
-    bitmap += b"".join(struct.pack("<H", p) for p in sorted(positions))
-    body = struct.pack(">i", 1581511376) + bitmap
-    return struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
 
 @pytest.mark.parametrize("keyed", [True, False])

@@ -24,7 +24,7 @@ from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from forebay.paimon.write.table_write import WriterShard
-from tests.codec.test_empty_offsets import one_null
+from tests.codec.arrow.null_lists import one_null
 from tests.every_run import examples
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
 

@@ -15,7 +15,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
 from tests.paimon.lake import put
 from tests.paimon.oracle import ask
-from tests.paimon.test_foreign_pypaimon import PROGRAM
+from tests.paimon.pypaimon_tables import PROGRAM
 
 pytestmark = [pytest.mark.spark, pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 

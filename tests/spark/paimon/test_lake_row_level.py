@@ -13,24 +13,16 @@ from forebay.spark.writing import lake_deletes
 from forebay.spark.writing.lake_deltas import LakeDeltaWrite
 from forebay.spark.writing.lake_rewrites import RewriteWrite
 from tests.every_run import every_run
-from tests.paimon.compact.test_vectors import COLUMNS, commit_marked, index_files
+from tests.paimon.compact.deleted_rows import COLUMNS, commit_marked, index_files
 from tests.paimon.lake import live_files, put
-from tests.spark.test_row_level import source
+from tests.spark.merge_sources import source
+from tests.spark.paimon.table_kinds import KINDS
 
 pytestmark = pytest.mark.spark
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 Row = tuple[Any, ...]
 
-KINDS = {
-    "append": "",
-    "buckets": "'bucket'='2', 'bucket-key'='id'",
-    "key": "'primary-key'='id', 'bucket'='2'",
-    "dynamic": "'primary-key'='id', 'bucket'='-1'",
-    "sequence": "'primary-key'='id', 'bucket'='2', 'sequence.field'='amount'",
-    "partial": """'primary-key'='id', 'bucket'='1', 'merge-engine'='partial-update',
-                  'partial-update.remove-record-on-delete'='true'""",
-}
 USUAL = ("append",)
 
 FILLED: list[Row] = [(1, "a", 1.0), (2, "b", 2.0), (3, "c", math.nan), (4, None, None), (11, "k", 5.0), (12, "l", 6.0)]

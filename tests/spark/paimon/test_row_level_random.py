@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.paimon.test_lake_row_level import KINDS
-from tests.spark.test_row_level import source
+from tests.spark.merge_sources import source
+from tests.spark.paimon.table_kinds import KINDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -22,7 +22,7 @@ from forebay.spark.reading.plan import Pushdown
 from forebay.spark.streaming.lake_planner import LakeStreamPlanner
 from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
-from tests.paimon.stream.test_modes import STREAMS, filled
+from tests.paimon.stream.scan_modes import STREAMS, filled
 from tests.spark.paimon.streams import PaimonStream
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="comes with Spark 4.2")

@@ -22,7 +22,7 @@ from forebay.spark.writing.committing import Overwrite
 from forebay.spark.writing.stream_commits import Epoch, StreamCommits, must_wait
 from tests.paimon.lake import put, stream_of
 from tests.patience import PATIENCE
-from tests.spark.paimon.test_write_tasks import Rows, make, rows_of, threads, write_in_lanes
+from tests.spark.paimon.write_lanes import Rows, make, rows_of, threads, write_in_lanes
 
 
 def commits_of(

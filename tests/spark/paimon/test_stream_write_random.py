@@ -15,7 +15,7 @@ from forebay.spark.writing.stream_commits import Epoch, StreamCommits
 from tests.every_run import every_run
 from tests.paimon.lake import at_ms
 from tests.patience import PATIENCE
-from tests.spark.paimon.test_write_tasks import Rows, make, rows_of, threads, write_in_lanes
+from tests.spark.paimon.write_lanes import Rows, make, rows_of, threads, write_in_lanes
 
 LIVES = {
     "append": {},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,43 +15,18 @@ import pytest
 
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.types import int_
-from forebay.paimon.compact.running import TaskRunner, TaskThreads
-from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.compact.running import TaskRunner
 from forebay.paimon.store.schema_changes import AddColumn
-from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import missing_column
 from forebay.paimon.write.table_write import TableWrite, WriterShard
 from forebay.spark.lake_options import with_write_options, write_options
 from forebay.spark.workers import MESSAGE_COLUMN
 from forebay.spark.writing import committing, lake_write, lake_write_builder
 from forebay.spark.writing.committing import Overwrite, commit_batch
-from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, WrittenFiles, messages_of, new_write
+from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, WrittenFiles, messages_of
 from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
-from tests.paimon.lake import altered, live_files, new_catalog, put, stream_of
-
-Rows = list[dict[str, Any]]
-
-
-TYPES = {"bigint": pa.int64(), "int": pa.int32(), "string": pa.string()}
-
-
-def make(path: Path, columns: str = "id bigint, name string", **options: str) -> Table:
-    """Table `db.t` in a catalog of its own. `key` and `parts` name columns; in options "__" is a dot and "_" a dash."""
-    key, parts = options.pop("key", ""), options.pop("parts", "")
-    given = {name.replace("__", ".").replace("_", "-"): value for name, value in options.items()}
-    fields = pa.schema([(name, TYPES[kind]) for name, kind in (c.split() for c in columns.split(", "))])
-    return new_catalog(path).create_table(
-        "db.t", fields, primary_key=key.split(), partition_keys=parts.split(), options=given
-    )
-
-
-def threads(_what: str) -> TaskRunner:
-    return TaskThreads(2)
-
-
-def rows_of(table: Table) -> Rows:
-    found: Rows = table.refresh().scan().to_arrow().to_pylist()
-    return sorted(found, key=str)
+from tests.paimon.lake import altered, live_files, put, stream_of
+from tests.spark.paimon.write_lanes import Rows, batch, make, rows_of, threads, write_in_lanes
 
 
 def run_task(function: LakeWriteFunction, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
@@ -59,21 +34,6 @@ def run_task(function: LakeWriteFunction, batches: Iterable[pa.RecordBatch]) -> 
     (made,) = pickle.loads(pickle.dumps(function))(iter(batches))
     found: WrittenFiles = pickle.loads(made.column(MESSAGE_COLUMN)[0].as_py())
     return found
-
-
-def batch(rows: Rows) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows)
-
-
-def write_in_lanes(table: Table, tasks: Sequence[Sequence[Rows]]) -> list[CommitMessage]:
-    """What tasks write at the same time, each its own batches."""
-    messages = []
-    for index, batches in enumerate(tasks):
-        with new_write(table.context, WriterShard(index, len(tasks))) as write:
-            for rows in batches:
-                write.write(batch(rows))
-            messages += write.prepare_commit()
-    return messages
 
 
 # ---- lanes ----------------------------------------------------------------------------------------------------------
