@@ -14,7 +14,7 @@ MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if not path.name.endswi
 KERNELS = sorted(SOURCE.rglob("*.pyx"))
 
 KERNEL_LINES_MAX = 900
-KERNELS_TO_CUT = {"server/wire/_sockets.pyx": 923}
+KERNELS_TO_CUT: dict[str, int] = {}
 """Kernels that are longer than the rule for now: they may shrink, not grow."""
 
 ESSAY_LINES = 4

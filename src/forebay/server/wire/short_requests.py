@@ -3,7 +3,7 @@
 Clients that wait for every row send these, so each takes few steps: no protobuf objects, no task and no future.
 
 Short requests that arrive in one iteration of the event loop form a group for each bucket
-(`forebay.server.wire._sockets`). The lookups of a group share one access to the state. Its writes are one command
+(`forebay.server.wire._short_groups`). The lookups of a group share one access to the state. Its writes are one command
 (`forebay.server.storage.write_command`), like the writes of all other requests. The event loop's thread writes it if it
 need not wait (`WriteMode.AT_ONCE`). Otherwise the bucket's write queue does, and its thread wakes the loop once for all
 commands that are written. No write overtakes another one of its connection: the handlers of longer writes begin after
@@ -31,7 +31,7 @@ from forebay.protocol.messages import Message
 from forebay.server.connections import Connections
 from forebay.server.context import ServerContext, put_error, write_too_late
 from forebay.server.storage.write_command import AppendCommand, PutCommand, WriteCommand, WriteMode
-from forebay.server.wire._sockets import Group, ShortGroups
+from forebay.server.wire._short_groups import Group, ShortGroups
 
 _LOGGER = logging.getLogger(__name__)
 
