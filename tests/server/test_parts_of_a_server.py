@@ -259,9 +259,9 @@ def test_a_server_that_has_stopped_has_closed_its_parts(tmp_path: Path, monkeypa
     server = EmbeddedServer(tmp_path / "data").start()
     running_server = server.server
     upkeep, executors = list(running_server._upkeep), list(running_server._executors)
-    sockets = running_server._sockets
-    assert sockets is not None
-    assert sockets.is_listening
+    poller = running_server._poller
+    assert poller is not None
+    assert poller.is_listening
     assert len(executors) == 5
     assert upkeep
     where = server.bootstrap_servers
@@ -271,8 +271,8 @@ def test_a_server_that_has_stopped_has_closed_its_parts(tmp_path: Path, monkeypa
             client.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss"))
     assert sorted(closed) == ["LakeTables", "MetadataStore", "ReplicaManager", "ScannerManager", "TableSnapshotManager"]
     assert all(task.cancelled() or task.cancelling() for task in upkeep)
-    assert not sockets.is_listening
-    assert not len(sockets)
+    assert not poller.is_listening
+    assert not len(poller)
     for executor in executors:
         with pytest.raises(RuntimeError):
             executor.submit(print)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from forebay.base import threads
 from forebay.server.config import ServerConfig, server_config
 from forebay.server.server import Addresses, ForebayServer, Injected
-from forebay.server.wire._sockets import ServingLoop
+from forebay.server.wire.serving_loop import ServingLoop
 
 T = TypeVar("T")
 

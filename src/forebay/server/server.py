@@ -62,9 +62,9 @@ from forebay.server.storage.progress_notifier import ProgressNotifier
 from forebay.server.storage.replicas import ReplicaManager, refuse_rocksdb
 from forebay.server.transactions.manager import TransactionManager
 from forebay.server.transactions.stages import StageFiles
-from forebay.server.wire._sockets import AVAILABLE as HAS_SOCKETS
-from forebay.server.wire._sockets import ServingLoop, Sockets
+from forebay.server.wire._poller import HAS_POLLER, Poller
 from forebay.server.wire.rpc import RpcProtocol
+from forebay.server.wire.serving_loop import ServingLoop
 from forebay.server.wire.short_requests import ShortRequests
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class ForebayServer:
         self._injected = injected or Injected()
         self._connections: Connections | None = None
         self._bound: list[_Bound] = []
-        self._sockets: Sockets | None = None
+        self._poller: Poller | None = None
         self._upkeep: list[asyncio.Task[None]] = []
         self._context: ServerContext | None = None
         self._directory: DataDirectory | None = None
@@ -373,11 +373,11 @@ class ForebayServer:
         loop = asyncio.get_running_loop()
         connections, short = self.connections, ShortRequests(self.context, self.connections)
         if (
-            HAS_SOCKETS
+            HAS_POLLER
             and isinstance(loop, ServingLoop)
             and all(isinstance(sock, socket.socket) for bound in self._bound for sock in bound.sockets)
         ):
-            self._sockets = Sockets(loop, self._injected.clock, short)
+            self._poller = Poller(loop, self._injected.clock, short)
         for bound in self._bound:
             apis = offered((ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, *HANDLERS), bound.role)
             authenticators = authenticator_factory(bound.listener, _security_settings(self.config))
@@ -387,10 +387,10 @@ class ForebayServer:
                 return RpcProtocol(self.context, bound.role, name, apis, authenticators(), connections, short)
 
             for sock in bound.sockets:
-                if self._sockets is None:  # simulated ones, another kind of loop, or no epoll
+                if self._poller is None:  # simulated ones, another kind of loop, or no epoll
                     bound.server = await loop.create_server(connection, sock=sock)
                 else:
-                    self._sockets.listen(sock, connection)
+                    self._poller.listen(sock, connection)
 
     def _addresses(self) -> Addresses:
         def of(role: ServerRole, protocol: SecurityProtocol) -> str | None:
@@ -482,9 +482,9 @@ class ForebayServer:
             for transport in list(connections.refused):
                 transport.abort()
             connections.memory_pools.close()
-        sockets, self._sockets = self._sockets, None
-        if sockets is not None:
-            await sockets.close()
+        poller, self._poller = self._poller, None
+        if poller is not None:
+            await poller.close()
         # What looks after the buckets has ended when they are closed, and saves no older state after them.
         await asyncio.gather(*upkeep, return_exceptions=True)
         context, self._context = self._context, None
@@ -510,8 +510,8 @@ class ForebayServer:
 
     async def _close_listeners(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._sockets is not None:
-            self._sockets.stop_listening()
+        if self._poller is not None:
+            self._poller.stop_listening()
         for bound in self._bound:
             if bound.server is not None:
                 for sock in bound.sockets:

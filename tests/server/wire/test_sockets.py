@@ -22,7 +22,7 @@ from forebay.server import server as server_module
 from forebay.server.context import ServerContext
 from forebay.server.flow import write_queue
 from forebay.server.storage.replica import BucketReplica
-from forebay.server.wire import _sockets
+from forebay.server.wire import _poller
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, RawClient, address, pb
 from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -31,7 +31,7 @@ from tests.server.wire.replicas import replica_of
 
 @pytest.fixture(params=["sockets", "asyncio"])
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    monkeypatch.setattr(server_module, "HAS_SOCKETS", request.param == "sockets")
+    monkeypatch.setattr(server_module, "HAS_POLLER", request.param == "sockets")
     for name, value in (("QUICK_SYNC_SECONDS", 10.0), ("LONG_SECONDS", 10.0), ("QUICK_SYNCS_MIN", 0)):
         monkeypatch.setattr(write_queue, name, value)
     with running(tmp_path, log_replica_high__watermark_checkpoint__interval="1 h") as bench:  # upkeep writes as well
@@ -131,21 +131,21 @@ def test_on_a_disk_without_quick_syncs_the_loop_writes_for_a_client_that_is_alon
     with RawClient(where) as client, RawClient(where) as other:
 
         def append_until_the_loop_writes() -> None:
-            monkeypatch.setattr(_sockets, "_LONE_SECONDS", 0.01)
+            monkeypatch.setattr(_poller, "_LONE_SECONDS", 0.01)
             by_loop.append(False)
-            deadline = time.monotonic() + (PATIENCE if server_module.HAS_SOCKETS else 0.2)
+            deadline = time.monotonic() + (PATIENCE if server_module.HAS_POLLER else 0.2)
             while not by_loop[-1] and time.monotonic() < deadline:
                 client.call(ApiKey.PRODUCE_LOG, produce(table_id, log_records([1])))
-            monkeypatch.setattr(_sockets, "_LONE_SECONDS", 3600)
+            monkeypatch.setattr(_poller, "_LONE_SECONDS", 3600)
 
         append_until_the_loop_writes()
-        assert by_loop[-1] is server_module.HAS_SOCKETS
+        assert by_loop[-1] is server_module.HAS_POLLER
         other.call(ApiKey.PRODUCE_LOG, produce(table_id, log_records([2])))
         assert not by_loop[-1], "another client would have waited"
         client.call(ApiKey.PRODUCE_LOG, produce(table_id, log_records([3])))
         assert not by_loop[-1]
         append_until_the_loop_writes()
-        assert by_loop[-1] is server_module.HAS_SOCKETS
+        assert by_loop[-1] is server_module.HAS_POLLER
 
 
 def test_frames_may_be_cut_anywhere_and_mixed_with_longer_ones(bench: Bench) -> None:

@@ -47,7 +47,8 @@ from forebay.server.flow.fair_executor import context_of
 from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
 from forebay.server.flow.request_limits import SHORT_LIST
 from forebay.server.flow.response_memory import ResponseMemory
-from forebay.server.wire._sockets import OPEN_REQUEST_BYTES, Peer, Socket
+from forebay.server.wire._peer import OPEN_REQUEST_BYTES, Peer
+from forebay.server.wire._transport import SocketTransport
 from forebay.server.wire.send_queue import SendQueue
 from forebay.server.wire.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.wire.short_requests import ShortRequests
@@ -158,7 +159,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     # ---- asyncio's side ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport | Socket)
+        assert isinstance(transport, asyncio.Transport | SocketTransport)
         self._transport = self._send_queue.transport = transport
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else "an unknown address"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from forebay.base.thread_rules import loop_only
 from forebay.protocol.messages import Buffer
-from forebay.server.wire._sockets import Peer
+from forebay.server.wire._peer import Peer
 
 _SLICE_BYTES = 256 << 10
 _ROUND_BYTES = 2 << 20

@@ -3,14 +3,14 @@
 Clients that wait for every row send these, so each takes few steps: no protobuf objects, no task and no future.
 
 Short requests that arrive in one iteration of the event loop form a group for each bucket
-(`forebay.server.wire._sockets`). The lookups of a group share one access to the state. Its writes are one command
+(`forebay.server.wire._short_groups`). The lookups of a group share one access to the state. Its writes are one command
 (`forebay.server.storage.write_command`), like the writes of all other requests. The event loop's thread writes it if it
 need not wait (`WriteMode.AT_ONCE`). Otherwise the bucket's write queue does, and its thread wakes the loop once for all
 commands that are written. No write overtakes another one of its connection: the handlers of longer writes begin after
 `ShortRequests.flush`.
 
-The rule: a request that is unusual, or cannot be served, is left to its handler before anything is done, so that errors
-are raised in one place. Errors of the write itself are answered here.
+Rule: a request that is unusual, or cannot be served, goes to its handler before it has any effect, so that errors are
+raised in one place. Errors of the write itself are answered here.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ from forebay.protocol.messages import Message
 from forebay.server.connections import Connections
 from forebay.server.context import ServerContext, put_error, write_too_late
 from forebay.server.storage.write_command import AppendCommand, PutCommand, WriteCommand, WriteMode
-from forebay.server.wire._sockets import Group, ShortGroups
+from forebay.server.wire._short_groups import Group, ShortGroups
 
 _LOGGER = logging.getLogger(__name__)
 
 _PRODUCE_LOG, _PUT_KV, _LOOKUP = int(ApiKey.PRODUCE_LOG), int(ApiKey.PUT_KV), int(ApiKey.LOOKUP)
 VERSIONS_MIN = {int(ApiKey.PRODUCE_LOG): 0, int(ApiKey.PUT_KV): 2, int(ApiKey.LOOKUP): 1}
-"""Older versions have rules of their own, for keys or for errors."""
+"""First version of each API that is served here. Older versions have other rules for keys or errors."""
 
 _ANSWER_BYTES_MAX = 1 << 16
-"""Values of a lookup that is answered at once."""
+"""Maximum bytes of a lookup's values; a handler answers lookups of more."""
 
-_KEYS_AT_FIRST, _BYTES_AT_FIRST = 16, 1 << 12
-_KEYS_AT_ONCE = 256
-"""More keys are looked up if the values of the first ones are small."""
+_SAMPLE_KEYS, _SAMPLE_BYTES_MAX = 16, 1 << 12
+"""The first keys of a group show how large values are; a handler looks up all keys if these values are larger."""
 
-_NOW_SECONDS = 5e-3
-"""After this time the groups of further buckets go to their write queues: a round of the loop takes no longer
-elsewhere."""
+_STEP_KEYS = 256
+"""Keys that are looked up in one step after the sample."""
+
+_LOOP_WRITES_SECONDS = 5e-3
+"""How long the event loop's thread writes groups; the groups of further buckets go to their write queues."""
 
 
 class Client(Protocol):
@@ -58,11 +59,11 @@ class Client(Protocol):
     """The address of the client's end of the connection."""
 
     def serve_apart(self, request: ShortRequest, message: Message) -> None:
-        """Leave a request to its handler, as the message that it is."""
+        """Serve a request by its handler; `message` is the parsed request."""
         ...
 
     def fail_short(self, request: ShortRequest, message: Message) -> None:
-        """Answer a request that is not open."""
+        """Answer a request that is not registered as unanswered."""
         ...
 
 
@@ -114,7 +115,7 @@ class ShortRequests(ShortGroups):
         return self._fair_queue.is_idle and self.may_begin()
 
     def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None:
-        if self._context.has_openings:  # a thread may just have opened it, and earlier writes still wait for that
+        if self._context.has_openings:  # earlier writes may still wait for a bucket that a thread has just opened
             return None
         replica = self._begin(bucket)  # type: ignore[arg-type] # equal to a TableBucket
         if replica is None:
@@ -130,7 +131,7 @@ class ShortRequests(ShortGroups):
         for group in groups:
             if group.lookups:
                 self._look_up(group, began)
-        end = None if len(groups) == 1 else monotonic() + _NOW_SECONDS
+        end = None if len(groups) == 1 else monotonic() + _LOOP_WRITES_SECONDS
         for group in groups:
             if group.writes:
                 self._write(group, began, may_be_now=end is None or monotonic() < end)
@@ -148,7 +149,7 @@ class ShortRequests(ShortGroups):
         keys = [key for request in lookups for key in request.keys]
         try:
             values = self._values(group, keys)
-        except ForebayError:  # of a key that is none, for instance: each says so for its own keys
+        except ForebayError:  # an invalid key, for instance: requests are looked up one by one, and one of them fails
             values = None
         if values is None:
             if len(lookups) == 1:
@@ -166,17 +167,17 @@ class ShortRequests(ShortGroups):
         self._count(_LOOKUP, lookups, sum(map(len, keys)), began)
 
     def _values(self, group: Group, keys: list[bytes]) -> list[bytes | None] | None:
-        """The values of all keys; None if they are too large to be answered at once."""
+        """Return the values of all keys; None if they are so large that a handler has to answer."""
         look_up = group.replica.kv.stored_values
         size_max = _ANSWER_BYTES_MAX * len(group.lookups)
-        if len(keys) <= _KEYS_AT_FIRST:
+        if len(keys) <= _SAMPLE_KEYS:
             values = look_up(keys)
             return values if _size(values) <= size_max else None
-        values = look_up(keys[:_KEYS_AT_FIRST])
-        if _size(values) > _BYTES_AT_FIRST:
+        values = look_up(keys[:_SAMPLE_KEYS])
+        if _size(values) > _SAMPLE_BYTES_MAX:
             return None
-        for first in range(_KEYS_AT_FIRST, len(keys), _KEYS_AT_ONCE):
-            values += look_up(keys[first : first + _KEYS_AT_ONCE])
+        for first in range(_SAMPLE_KEYS, len(keys), _STEP_KEYS):
+            values += look_up(keys[first : first + _STEP_KEYS])
         return values if _size(values) <= size_max else None
 
     def _leave_to_handler(self, request: ShortRequest) -> None:
@@ -198,20 +199,20 @@ class ShortRequests(ShortGroups):
             mode = WriteMode.AT_ONCE_FOR_LONE_CLIENT if self.has_lone_client else WriteMode.AT_ONCE
         try:
             results = replica.submit(command, _Writes(self, group, began), mode)
-        except Exception as e:  # noqa: BLE001 - as in a write queue, it is the outcome of each
+        except Exception as e:  # noqa: BLE001 - the outcome of each write, as in a write queue
             results = [e] * len(requests)
         if results is not None:
             self._answer(requests, results, replica.has_kv, group.bytes, began)
 
     def note_queued(self, writes: _Writes) -> None:
-        """Count a group of writes, which is about to be queued, as open until it is answered."""
+        """Register a group of writes, which is about to be queued, as unanswered."""
         writes.group.left += 1
         self.open_waiting(writes.requests)
         for timeout_ms in {request.timeout_ms for request in writes.requests}:
             writes.timers.append(self.loop.call_later(timeout_ms / 1000, self._expire, writes, timeout_ms))
 
     def note_finished(self, writes: _Writes) -> None:
-        """Answer a group of writes soon; called in the writer thread."""
+        """Schedule the answers of a group of writes. Called in the writer thread."""
         self._finished.append(writes)
         if not self._is_waking:
             self._is_waking = True
@@ -219,7 +220,7 @@ class ShortRequests(ShortGroups):
                 self.loop.call_soon_threadsafe(self._answer_finished)
 
     def _answer_finished(self) -> None:
-        self._is_waking = False  # first, so that what finishes from now on wakes the loop again
+        self._is_waking = False  # first, so that writes that finish from now on wake the loop again
         finished = self._finished
         while finished:
             writes = finished.popleft()
@@ -227,10 +228,10 @@ class ShortRequests(ShortGroups):
                 timer.cancel()
             self._end_one(writes.group)
             requests, outcome = writes.requests, writes.outcome
-            wanted = self.close_waiting(requests, writes.late)
+            unanswered = self.close_waiting(requests, writes.late)
             results = [outcome] * len(requests) if isinstance(outcome, BaseException) else outcome
-            if len(wanted) < len(requests):
-                answered, results = [requests[i] for i in wanted], [results[i] for i in wanted]
+            if len(unanswered) < len(requests):
+                answered, results = [requests[i] for i in unanswered], [results[i] for i in unanswered]
             else:
                 answered = requests
             size = sum([len(request.records) for request in answered])
@@ -238,7 +239,7 @@ class ShortRequests(ShortGroups):
             self.release_waiting(requests)
 
     def _expire(self, writes: _Writes, timeout_ms: int) -> None:
-        """Answer the writes that were to take no longer than that."""
+        """Answer the writes with this timeout by an error."""
         late = [request for request in writes.requests if request.timeout_ms == timeout_ms]
         answered = [late[i] for i in self.close_waiting(late, writes.late)]
         writes.late = (writes.late or set()).union(late)

@@ -1,31 +1,11 @@
 import asyncio
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from forebay.base.ambient import Clock
 from forebay.protocol._short import ShortRequest
-from forebay.protocol.api import Api
 from forebay.server.flow.memory_pool import MemoryPool
 from forebay.server.storage.replica import BucketReplica
-
-AVAILABLE: bool
-OPEN_REQUEST_BYTES: int
-
-class Peer:
-    is_plain: bool
-    is_unread: bool
-    state: int
-    reading: int
-    open_bytes: int
-    open_bytes_max: int
-    open_requests_max: int
-    open: dict[int, Any]
-    last_active: float
-    @property
-    def is_open(self) -> bool: ...
-    def balance(self) -> None: ...
-    def offer_short(self, api: Api, version_min: int, version_max: int) -> None: ...
+from forebay.server.wire._peer import Peer
 
 class Group:
     replica: BucketReplica
@@ -39,8 +19,7 @@ class Group:
 class ShortGroups:
     loop: asyncio.AbstractEventLoop
     request_pool: MemoryPool
-    @property
-    def has_lone_client(self) -> bool: ...
+    has_lone_client: bool
     def __init__(self, loop: asyncio.AbstractEventLoop, request_pool: MemoryPool) -> None: ...
     def may_begin(self) -> bool: ...
     def may_begin_round(self) -> bool: ...
@@ -55,18 +34,3 @@ class ShortGroups:
     def open_waiting(self, requests: list[ShortRequest]) -> None: ...
     def close_waiting(self, requests: list[ShortRequest], late: set[ShortRequest] | None) -> list[int]: ...
     def release_waiting(self, requests: list[ShortRequest]) -> None: ...
-
-class Socket(asyncio.Transport):
-    fd: int
-
-class ServingLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None: ...
-
-class Sockets:
-    def __init__(self, loop: ServingLoop, clock: Clock, short: ShortGroups) -> None: ...
-    def __len__(self) -> int: ...
-    @property
-    def is_listening(self) -> bool: ...
-    def listen(self, sock: socket.socket, factory: Callable[[], asyncio.BufferedProtocol]) -> None: ...
-    def stop_listening(self) -> None: ...
-    async def close(self) -> None: ...

@@ -1,0 +1,4 @@
+import asyncio
+
+class SocketTransport(asyncio.Transport):
+    fd: int
