@@ -109,6 +109,7 @@ class ClientMetrics(Collector):
         self._lock = threads.lock()
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of each connection. A repeated `client.id` gets the connection's number as a suffix."""
         with self._lock:
             families = _Families()
             sessions = self._connections or live_sessions()

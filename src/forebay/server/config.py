@@ -284,6 +284,7 @@ class ServerConfig:
 
     @property
     def catalog_limits(self) -> CatalogLimits:
+        """Return the limits and defaults for new tables, from `default.*`, `max.*` and `allow.create.*`."""
         return CatalogLimits(
             self.value("default.bucket.number"),
             self.value("max.bucket.num"),
@@ -350,6 +351,7 @@ class ServerConfig:
 
     @property
     def scanner_limits(self) -> ScannerLimits:
+        """Return the limits of scan sessions, from `kv.scanner.*`."""
         return ScannerLimits(
             self.seconds("kv.scanner.ttl"),
             self.value("kv.scanner.max-per-bucket"),
@@ -359,6 +361,7 @@ class ServerConfig:
 
     @property
     def table_snapshot_limits(self) -> TableSnapshotLimits:
+        """Return the limits of table snapshots, from `kv.snapshot-handle.*`; a page is limited as in a scan."""
         return TableSnapshotLimits(
             self.value("kv.snapshot-handle.max-count"),
             self.seconds("kv.snapshot-handle.default-lease"),
@@ -369,6 +372,7 @@ class ServerConfig:
 
     @property
     def transaction_limits(self) -> TransactionLimits:
+        """Return the limits of transactions, from `transaction.*`."""
         return TransactionLimits(
             self.value("transaction.max-open"),
             self.value("transaction.max-staged-size"),
@@ -378,6 +382,7 @@ class ServerConfig:
 
     @property
     def log_config(self) -> LogConfig:
+        """Return the settings of each bucket's log, from `log.*` and `server.writer-id.*`."""
         return LogConfig(
             segment_bytes=self.value("log.segment.file-size"),
             index_interval_bytes=self.value("log.index.interval-size"),

@@ -98,6 +98,7 @@ class ServerMetrics(Collector):
     # ---- collecting -------------------------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
+        """Yield all metrics. Rates are means over the last `_WINDOW_SECONDS`, or since the server was started."""
         now, before = self._now(), self._samples[0]
         tables = {table.info.table_id: table for table in self._context.catalog.tables()}
         yield from self._cluster(tables)

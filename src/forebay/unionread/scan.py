@@ -100,6 +100,10 @@ class PinnedUnionScan(UnionScan):
 
     @classmethod
     def of(cls, session: Session, info: TableInfo, request: ScanRequest) -> Scan:
+        """Return a scan pinned at `request.as_of`, or at the current instant.
+
+        The rows are pinned in memory where a cluster cannot take a snapshot of a primary-key table.
+        """
         table = Table(session, info)
         from forebay.unionread.time_travel import Resolved, resolve
 
@@ -154,6 +158,7 @@ class PinnedUnionScan(UnionScan):
         return self.reader()
 
     def read_split(self, split: UnionSplit) -> RowReader:
+        """Return a reader of one split, by the plan of the last `plan`, or by a new plan of the same pinned state."""
         return _PinnedReader(
             replace(self._plan or self._planned(), splits=(split,)),
             self._session,

@@ -120,6 +120,7 @@ class SplitCodec:
         self._lake = None if source is None else source.split_serializer()
 
     def encode(self, split: UnionSplit) -> bytes:
+        """Return a split in the newest version of its kind: 2 for key lookups, 1 for all others."""
         document: dict[str, Any] = {"version": 1}
         match split:
             case LakeSnapshotSplit(lake):

@@ -38,6 +38,7 @@ class RemoteLog:
 
     @classmethod
     def from_pb(cls, info: pb.PbRemoteLogFetchInfo) -> RemoteLog:
+        """Return the segments that a fetch response names; only the first one may have to be read from its middle."""
         folder = info.remote_log_tablet_dir.rstrip("/")
         segments = []
         for place, message in enumerate(info.remote_log_segments):

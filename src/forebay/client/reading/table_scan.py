@@ -171,6 +171,7 @@ class LiveTableScan(_KeyedScan):
         return self._traced(self._open_with(self._request, with_position=False))
 
     def pinned(self) -> Scan:
+        """Pin a new table snapshot. With a limit, and on clusters without table snapshots, pin the rows in memory."""
         if self._request.limit is not None:
             return super().pinned()
         from forebay.client.reading.table_snapshot import pinned_scan
@@ -203,6 +204,7 @@ class LogScan(_KeyedScan):
         )
 
     def pinned(self) -> Scan:
+        """Pin the current ends of the logs. With a limit, pin the rows in memory."""
         if self._request.limit is not None:
             return super().pinned()
         from forebay.client.reading.log_plan import LogRange

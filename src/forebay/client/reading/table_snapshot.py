@@ -456,6 +456,7 @@ def release_table_snapshot(cluster: ClusterClient, snapshot_id: str) -> None:
 
 
 def snapshot_info_from_pb(message: Any) -> TableSnapshotInfo:
+    """Return a table snapshot's description from the message of ListTableSnapshots."""
     return TableSnapshotInfo(
         message.table_snapshot_id.decode(),
         message.table_id,

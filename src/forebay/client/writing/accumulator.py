@@ -301,6 +301,7 @@ class WriteTracker:
             self._under_way.add(batch.ticket)
 
     def written(self, batch: Batch, end_offset: int | None) -> None:
+        """Record an acknowledged batch. `end_offset` follows its last record; None if the response has no offset."""
         with self._condition:
             self._rows += batch.rows
             self._batches += 1

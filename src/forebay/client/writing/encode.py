@@ -455,6 +455,10 @@ class WriteEncoder:
                 yield batch.append_column(_IS_DELETE, pa.array(deletes))
 
     def keyed(self, operation: str, batch: pa.RecordBatch) -> KeyedRows:
+        """Return the keys, and the rows if needed, of `batch` for upserts, deletes, or a mix of both (`CHANGES`).
+
+        The last column of a batch of changes says which rows are deletes. Raises `InvalidRequest` for a log table.
+        """
         kv = self._kv
         if kv is None:
             raise InvalidRequest(f"table {self.info.path} has no primary key")

@@ -152,6 +152,7 @@ class HlogWrites:
         return dict(zip(keys, _lookup.get(self.log, keys, by_writer=True)))
 
     def put(self, touched: Mapping[bytes, bytes | None]) -> None:
+        """Append the writes to the log; if that fails, roll all of them back."""
         self._savepoint = self.log.savepoint
         try:
             self.log.put(touched)
@@ -167,6 +168,7 @@ class HlogWrites:
         plan: MergePlan,
         sequence: AutoIncrementSequence | None,
     ) -> MergedPut | None:
+        """Merge and append in compiled code; if that fails or is not possible, roll all of it back."""
         self._savepoint = self.log.savepoint
         merged = None
         try:
@@ -334,6 +336,7 @@ class HlogEngine:
         )
 
     def first(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """Return values in the order of the log, which is not the order of keys."""
         snapshot = self.snapshot()
         try:
             taken = (value for value, _ in zip(snapshot.values(), range(limit)))
@@ -350,6 +353,7 @@ class HlogEngine:
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     def begin(self, keeps_digest: bool) -> HlogWrites:
+        """Wait until the group before has ended, then begin one. The log keeps the digest in any case."""
         self.writing.acquire()
         try:
             self._require_open()
@@ -359,6 +363,7 @@ class HlogEngine:
             raise
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
+        """Write one group that consists of these writes. Waits until the group before has ended."""
         group = self.begin(False)
         try:
             group.put(writes)
@@ -424,6 +429,10 @@ class HlogEngine:
     # ---- checkpoints, closing ---------------------------------------------------------------------------------------
 
     def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
+        """Copy the log as of now, or link segments that `previous` has. Writers continue meanwhile.
+
+        Raises `StorageFailure`, `DiskFull`, and `CorruptData` for a damaged record.
+        """
         snapshot = self.snapshot()
         try:
             directory.mkdir(names.FOLDER_MODE, parents=True)
@@ -478,6 +487,7 @@ class HlogEngine:
         return checksum
 
     def sync(self) -> None:
+        """Sync the head file and all segments, then their folder. Raises `StorageFailure`."""
         try:
             for name in (HEAD_FILE, *(_segment_name(*segment) for segment in _segments(self._directory))):
                 descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)

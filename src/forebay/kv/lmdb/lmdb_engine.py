@@ -76,6 +76,7 @@ class LmdbSnapshot:
         return iter(transaction.cursor(db=self._rows).iternext(keys=False, values=True))
 
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
+        """See `KvSnapshot.page`. A position is the stored key of a row; the cursor searches for it once."""
         transaction = self._transaction
         check(transaction is not None, "a closed KV snapshot was read")
         cursor = transaction.cursor(db=self._rows)
@@ -191,6 +192,7 @@ class LmdbEngine:
             return list(map(transaction.get, stored))  # faster than `getmulti` and sorted keys (measured)
 
     def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """See `KvEngine.prefix`. Keys too long for LMDB are found by their stored part, then compared whole."""
         left = bytes_max
         stored_prefix = prefix[:LONG_KEY_BYTES]
         values: list[bytes] = []
@@ -226,6 +228,7 @@ class LmdbEngine:
             return just_longer_than(bytes_max, islice(cursor.iternext(keys=False, values=True), limit))
 
     def snapshot(self) -> LmdbSnapshot:
+        """Open a read transaction. The reader table grows first if it is nearly full. Raises `StorageFailure`."""
         with self._reads:
             self._require_open()
             if self._snapshots >= self._reader_room - _LOCK_STEP_READERS // 3:
@@ -271,6 +274,7 @@ class LmdbEngine:
         return BufferedWrites(self, keeps_digest)
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
+        """See `KvEngine.apply`. Keys are written in order, and the map grows first if the writes might not fit."""
         # Pairs are sorted, not keys: looking every key's value up in key order would miss the cache at each row.
         pairs: list[tuple[bytes, Any]] = sorted(writes.items(), key=itemgetter(0))
         longest = max(map(len, writes), default=0)
@@ -387,6 +391,7 @@ class LmdbEngine:
             raise _failure(f"cannot enlarge the map of {self._directory} to {size} bytes", e) from e
 
     def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
+        """Write a compacted copy; `previous` is not used. Raises `StorageFailure`, and `DiskFull` in advance."""
         try:
             directory.mkdir(names.FOLDER_MODE, parents=True)
             with self._reading():  # keeps the environment open; the copy has its own transaction

@@ -115,6 +115,7 @@ def list_transactions(context: ServerContext, call: ServerCall) -> Message:
 
 
 def transaction_to_pb(each: TransactionDescription) -> pb.PbTransactionInfo:
+    """Return a transaction's description as the message of ListTransactions."""
     return pb.PbTransactionInfo(
         transaction_id=each.transaction_id,
         application=each.application,

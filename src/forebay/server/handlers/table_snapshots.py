@@ -114,6 +114,7 @@ def list_table_snapshots(context: ServerContext, call: ServerCall) -> Message:
 
 
 def table_snapshot_to_pb(each: SnapshotDescription) -> pb.PbTableSnapshotInfo:
+    """Return a table snapshot's description as the message of ListTableSnapshots."""
     return pb.PbTableSnapshotInfo(
         table_snapshot_id=each.snapshot_id,
         table_id=each.table_id,

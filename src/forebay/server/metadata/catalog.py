@@ -145,6 +145,7 @@ class LiveTable:
         self.info: TableInfo = table.info  # after the schemas that it may name; every write asks for it
 
     def schema_by_id(self, schema_id: int) -> Schema:
+        """Return a version of the table's schema. Raises `NotFound` (SCHEMA_NOT_EXIST)."""
         schema = self.current.schemas.get(schema_id)
         if schema is None:
             raise NotFound(
@@ -199,6 +200,9 @@ class TableCatalog:
         return info
 
     def create_database(self, info: DatabaseInfo, ignore_if_exists: bool) -> None:
+        """Create a database; the times in `info` are ignored. Raises `AlreadyExists` unless `ignore_if_exists`, and
+        `InvalidRequest` for an invalid name.
+        """
         check_database_name(info.name)
         with self._changing:
             if info.name in self._databases:
@@ -213,6 +217,9 @@ class TableCatalog:
     def alter_database(
         self, name: str, to_set: Mapping[str, str], to_reset: Sequence[str], comment: str | None
     ) -> None:
+        """Change a database's custom properties: `to_reset` are removed, also if they are in `to_set`. A `comment` of
+        None keeps the current one. Raises `NotFound` (DATABASE_NOT_EXIST).
+        """
         with self._changing:
             info = self.database(name)
             properties = {k: v for k, v in {**info.custom_properties, **to_set}.items() if k not in to_reset}
@@ -265,6 +272,11 @@ class TableCatalog:
         return self._tables_by_id.get(table_id)
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, ignore_if_exists: bool) -> None:
+        """Create a table, and first its lake table if it is to be tiered. Defaults complete the description.
+
+        Raises `InvalidRequest` if the description is invalid or exceeds a limit, `NotFound` if the database does not
+        exist, `AlreadyExists` unless `ignore_if_exists`, and the lake's errors.
+        """
         check_table_path(path)
         limits = self._limits
         complete = with_defaults(descriptor, limits.bucket_count_default, limits.replication_factor_default)
@@ -338,6 +350,11 @@ class TableCatalog:
     # ---- partitions -------------------------------------------------------------------------------------------------
 
     def create_partition(self, path: TablePath, spec: Mapping[str, str], ignore_if_exists: bool) -> None:
+        """Create the partition of a table that `spec` names, a value for each partition column.
+
+        Raises `NotFound` if the table does not exist, `InvalidRequest` for a table without partitions, an invalid value
+        or one partition too many, and `AlreadyExists` unless `ignore_if_exists`.
+        """
         with self._changing:
             table = self.table(path)
             resolved = resolve_spec(_partitioned(table), spec, creating=True)

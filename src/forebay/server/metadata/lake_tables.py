@@ -219,6 +219,7 @@ class LakeTables:
             self._schedule(info)
 
     def altered(self, before: TableInfo, after: TableInfo) -> None:
+        """Start, stop or adjust the tiering of a table that has been altered. No effect on a server without tiering."""
         if self._tiering is None:
             return
         if before.lake_enabled and not after.lake_enabled:

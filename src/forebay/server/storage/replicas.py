@@ -64,6 +64,7 @@ class WrittenAndRead(NamedTuple):
     bytes_out: int = 0
 
     def plus(self, replica: BucketReplica) -> WrittenAndRead:
+        """Return these totals plus what `replica` has counted since it was opened."""
         counters = replica.counters
         return WrittenAndRead(
             self.records + replica.log.log_end_offset - counters.first_offset,
