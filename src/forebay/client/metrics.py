@@ -31,6 +31,7 @@ from forebay.metadata.table import TablePath
 from forebay.protocol.api import ApiKey
 
 _WINDOW_SECONDS = 60.0
+"""Rates are means over at least this time, once a connection is as old."""
 _FLUSS, _OURS = "fluss_client_", "forebay_client_"
 _CLIENT = ("client_id",)
 _TABLE = ("client_id", "database", "table")

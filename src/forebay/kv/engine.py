@@ -29,6 +29,7 @@ from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence
 
 UNBOUNDED = (1 << 63) - 1
+"""In place of a limit in bytes: no limit."""
 
 _STATE = struct.Struct("<BqqqqQ")
 _STATE_VERSION = 2

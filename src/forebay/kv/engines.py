@@ -39,6 +39,7 @@ ENGINES: dict[str, Callable[..., KvEngine]] = {"hlog": HlogEngine, "lmdb": LmdbE
 
 _FILES = {"hlog": HEAD_FILE, "lmdb": DATA_FILE}
 _ROWS_AT_ONCE = 10_000
+"""Rows per group when one engine's rows are copied into another."""
 
 
 def engine_in(directory: Path) -> str | None:

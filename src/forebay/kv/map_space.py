@@ -24,7 +24,10 @@ from forebay.fs.local import local_failure
 
 _STEP_BYTES_MIN = 128 << 10
 _STEP_BYTES_MAX = 64 << 20
+"""The allocated part grows by an eighth, but by no less and no more than this."""
+
 _ROOM_KEPT_BYTES = 4 << 20
+"""Minimum space that stays allocated after the used part when the rest is released."""
 
 
 class MapSpace:

@@ -312,6 +312,7 @@ class ChangelogCodec:
 
 
 ACKS_ALL = -1
+"""`acks` of a put that is acknowledged after a sync."""
 
 _PLANS_MAX = 256
 """Number of cached merge plans for different target columns."""

@@ -25,7 +25,9 @@ from forebay.codec.crc import crc32c
 from forebay.codec.log.header import (
     HEADER_SIZE_MAX,
     HEADER_SIZES,
+    LENGTH_OFFSET,
     LENGTH_OVERHEAD,
+    MAGIC_OFFSET,
     SCHEMA_ID_OFFSETS,
     LogBatchHeader,
     parse_header,
@@ -37,10 +39,10 @@ SECTOR_BYTES = 512
 """Disks write this much whole or not at all."""
 
 _WINDOW_BYTES = 1 << 20
-_MAGIC_PLACE = 12
-_LENGTH_PLACE = 8
+"""How many bytes of a segment are searched at a time."""
+
 _OFFSETS_AT_ONCE_MAX = 2**31
-"""No gap hides more records than this."""
+"""The maximum distance from the last known record to the next one. A larger offset is taken for garbage."""
 
 
 class Gap(NamedTuple):
@@ -227,14 +229,14 @@ def _is_followed(segment: Segment, position: int, header: LogBatchHeader) -> boo
 def _candidates(segment: Segment, start: int, end: int, after: int) -> Iterator[int]:
     """The positions from `start` to `end` at which something looks like the head of a batch behind `after`."""
     limit = after + _OFFSETS_AT_ONCE_MAX if segment.next_base is None else segment.next_base
-    while start + _MAGIC_PLACE < end:
-        data = segment.reader.pread(start, min(_WINDOW_BYTES, end + _MAGIC_PLACE - start))
-        count = len(data) - _MAGIC_PLACE
+    while start + MAGIC_OFFSET < end:
+        data = segment.reader.pread(start, min(_WINDOW_BYTES, end + MAGIC_OFFSET - start))
+        count = len(data) - MAGIC_OFFSET
         if count <= 0:
             return
-        likely = np.flatnonzero(np.frombuffer(data, np.uint8, count, _MAGIC_PLACE) <= 2)
+        likely = np.flatnonzero(np.frombuffer(data, np.uint8, count, MAGIC_OFFSET) <= 2)
         bases = np.ndarray((count,), "<i8", data, strides=(1,))[likely]
-        lengths = np.ndarray((count,), "<i4", data, _LENGTH_PLACE, strides=(1,))[likely]
+        lengths = np.ndarray((count,), "<i4", data, LENGTH_OFFSET, strides=(1,))[likely]
         good = (bases > after) & (bases < limit) & (lengths > 0) & (lengths <= segment.size - start - likely)
         yield from (start + likely[good]).tolist()
         start += count

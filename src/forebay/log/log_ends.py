@@ -44,6 +44,7 @@ from forebay.metadata.table import TableBucket
 
 _LOGGER = logging.getLogger(__name__)
 
+# The sizes of the file's parts, in bytes and in words (docs/format/log_segment.md).
 HEAD_BYTES = 1024
 SLOT_BYTES = 16 * WORD_BYTES
 _HEAD = "forebay log ends 1"

@@ -15,6 +15,8 @@ from forebay.fs.interface import PositionalReader
 
 _HEADER_WINDOW_BYTES = 64 * 1024
 _SMALL_WINDOW_BYTES = 4 * 1024
+"""How many bytes one read takes while only headers are wanted: the smaller number where batches are so large that a
+larger read would mostly load bodies."""
 
 
 class CorruptBatch(CorruptData):

@@ -50,7 +50,8 @@ _FLUSH_ENTRIES = 128
 """The number of entries buffered in memory before they are appended to the file."""
 
 _RELATIVE_MAX = 2**31 - 1
-"""What 4 bytes hold. Only batches that claim records in vain can get there before their segment is full."""
+"""The maximum distance of an offset from its segment's base: index entries have 4 bytes for it. A segment is full
+long before, unless batches claim more records than they have."""
 
 
 class SparseIndex:
@@ -256,8 +257,6 @@ def indexed_positions(fs: FileSystem, folder: str, base_offset: int, size: int) 
     return index.values()
 
 
-_RELATIVE_OFFSET_MAX = 2**31 - 1
-
 ProgressCallback = Callable[[int], None]
 """Called with the number of bytes scanned since the last call."""
 
@@ -344,7 +343,7 @@ class LogSegment:
 
     def has_room(self, size: int, last_offset: int) -> bool:
         """Whether an append of `size` bytes up to `last_offset` belongs here. Any append may be alone in a segment."""
-        if last_offset - self.base_offset > _RELATIVE_OFFSET_MAX:
+        if last_offset - self.base_offset > _RELATIVE_MAX:
             return False
         if self.view.size == 0:
             return True

@@ -360,6 +360,7 @@ __all__ = [
 ]
 
 _REPLAYED_BATCHES_WORTH_A_SNAPSHOT = 10_000
+"""After a recovery that replayed this many batches, the writer state is saved, so that the next one replays fewer."""
 
 
 class LogTablet(LogReads):

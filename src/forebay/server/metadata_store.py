@@ -30,6 +30,7 @@ from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 
 FORMAT_VERSION = 2
+"""The version of `_TABLES`. A store of another version is not opened."""
 
 METADATA_FILE = "metadata.sqlite"
 

@@ -78,15 +78,16 @@ _COORDINATOR_ID = 0
 _COMMITS_AT_ONCE = 2
 """Transactions whose rows are written at a time; others wait for their turn."""
 _PROBLEMS_SHOWN = 3
+"""Buckets that a message names; the rest is only counted."""
 LOOP_SECONDS = 5.0
-"""An event loop that has not taken a turn for this long hangs: pieces of work take milliseconds."""
+"""An event loop without an iteration for this long is reported as hanging: pieces of work take milliseconds."""
 _DRAIN_SECONDS = 5.0
 """How long a stopping server waits for requests in flight."""
 _PRODUCERS_SECONDS = 3600.0
+"""How often expired producer offsets are removed; registering others removes them, too."""
 _ENDS_SECONDS = 0.2
 """How often the ends of logs are made durable while they change. After a power failure, damage of what was synced
 earlier is distinguished from a torn write."""
-"""How often expired producer offsets are removed; registering others removes them, too."""
 
 
 def event_loop() -> asyncio.AbstractEventLoop:

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from forebay.unionread.reading import UnionReader
 
 _BATCH_ROWS = 1 << 17
+"""Rows of a lake file that are compared at a time."""
+
 _WORD_BITS = 64
+"""Bits of a word of the bitmaps that are returned."""
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 _Range = LakeSnapshotAndLogSplit | LogSplit
 
 _TOGETHER_MAX = 256
-"""So many buckets at most are read together: a server lets a request for more wait (docs/server.md)."""
+"""Maximum number of buckets that are read together: a server lets a request for more wait (docs/server.md)."""
 
 _TOGETHER_RECORDS_MAX = 1 << 16
-"""So many records at most are read together, as the changes of all buckets are in memory."""
+"""Maximum number of records that are read together, because the changes of all these buckets are in memory."""
 
 
 def _short_ranges(splits: Sequence[UnionSplit]) -> list[_Range]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from forebay.client.reading.table_snapshot import TableSnapshot
 
 _PLANNINGS = 3
+"""Maximum attempts at a read if what it was planned on expires before its first row."""
+
 _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from forebay.client.session import Session
 
 _FOLD_ROWS_MIN = 1 << 18
+"""Changes are folded when there are twice as many as keys, but not before this number."""
 
 
 @dataclass(frozen=True)

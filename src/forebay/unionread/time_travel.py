@@ -36,11 +36,13 @@ AsOf = int | str | dt.datetime
 """A lake snapshot's number, a tag's name, or a time (a datetime, or ISO text)."""
 
 _PLANNINGS = 3
+"""Maximum attempts at a plan if a partition is dropped during planning."""
+
 _DROPPED = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-"""A partition is dropped while a read is planned: then it is planned again."""
+"""The errors that mean so."""
 
 _CANDIDATES_MAX = 100
-"""The most lake snapshots that are looked at: those of compactions, for instance, hold no known part of the log."""
+"""Maximum number of lake snapshots that are examined: those of compactions, for instance, have no log offsets."""
 
 
 def plan_as_of(

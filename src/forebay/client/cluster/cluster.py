@@ -49,7 +49,9 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 BOOTSTRAP_RETRIES = 3
-_SCHEMAS_MAX = 1024  # cached earlier schemas of tables
+"""Further attempts at all bootstrap servers before a connection fails."""
+_SCHEMAS_MAX = 1024
+"""Maximum number of cached earlier schemas of tables."""
 _WITHOUT_ANSWER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
 
 

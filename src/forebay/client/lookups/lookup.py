@@ -44,6 +44,8 @@ PREFIX_COLUMN = "_prefix_index"
 """The column of a prefix lookup's result with the index of the row's prefix, counted from 0."""
 
 KEYS_AT_ONCE = 1 << 16
+"""Maximum number of keys that are encoded and sent before the next ones."""
+
 _ROUTINGS = 3
 """The number of attempts to resolve partitions, in case one is dropped, or dropped and recreated, before the lookup."""
 

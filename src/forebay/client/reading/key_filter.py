@@ -46,6 +46,7 @@ KEYS_MAX = 4096
 """Keys that are looked up; a filter that fixes more only chooses buckets."""
 
 _BOXES_MAX = 1 << 14
+"""A condition that would need more boxes is ignored, which only makes the result larger."""
 
 _Box = dict[str, tuple[Any, ...]]
 """For each column, the values that it may have. Columns that it does not name may have any."""

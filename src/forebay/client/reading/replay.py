@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from forebay.client.session import Session
 
 _EVERYTHING = (1 << 31) - 1
+"""The largest limit of a LimitScan: all rows."""
+
 _FOLD_ROWS = 1 << 19
 """Changes are folded into the rows when there are this many, or as many as there are rows."""
 

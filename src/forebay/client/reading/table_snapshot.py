@@ -278,7 +278,7 @@ def lease_ms(lease: Span | None) -> int | None:
 
 
 _OPENINGS_MAX = 5
-"""So often at most a snapshot is opened again with partitions that were created meanwhile."""
+"""Maximum attempts at a snapshot if partitions are created while it is opened."""
 
 
 # ---- opening --------------------------------------------------------------------------------------------------------

@@ -48,8 +48,11 @@ MergeMode: TypeAlias = Literal["default", "overwrite"]
 """What a write does under a merge engine: it is merged, or it replaces rows and deletes them (Fluss's `MergeMode`)."""
 
 _FRAME_SLACK = 4096
+"""Bytes of a request besides the batch."""
+
 _ROWS_MIN, _ROWS_MAX = 1 << 16, 1 << 18
 _ROW_BYTES_GUESS = 64
+"""The limits of `rows_at_once`, and the size of a row that it assumes."""
 
 
 class Piece(NamedTuple):

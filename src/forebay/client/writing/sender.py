@@ -65,11 +65,14 @@ _OVERWRITE = 1
 """PutKv's `agg_mode` of writes that the merge engine does not merge."""
 
 _OVERDUE_CHECK_SECONDS = 1.0
+"""How often the sender looks for requests whose response is overdue."""
+
 _ANSWER_SLACK_SECONDS = 1.0
 """The request timeout is also sent to the server as its own limit; the client waits this much longer for the response.
 """
 
 _STOP_SECONDS = 5.0
+"""How long `close` waits for the sender's thread to end."""
 
 _CORRUPT_ATTEMPTS_MAX = 3
 """The maximum number of attempts for a batch if the server reports it, or its own storage, as corrupt."""

@@ -45,6 +45,7 @@ _DICT_ROWS_MAX = 1024
 """Rows written one at a time are collected up to this many before they are validated and encoded together."""
 
 _DICT_ROW_BYTES_GUESS = 256
+"""The assumed memory of a row that is not encoded yet."""
 
 
 class _Segment:

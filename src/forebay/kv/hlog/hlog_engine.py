@@ -54,11 +54,13 @@ _MAGIC, _VERSION = b"FBYhlog\n", 1
 _SEGMENT_NAME = re.compile(r"log-(\d{20})\.(\d+)k")
 _SEGMENT_BYTES_MIN, _SEGMENT_BYTES_MAX = 64 << 10, 64 << 20
 GARBAGE_BYTES_MIN = 4 << 20
-"""Superseded records that every log may have."""
+"""Bytes of superseded records below which no log is compacted."""
 _WALK_FACTOR = 4
 _WALK_BYTES_MIN = 64 << 10
+"""A commit compacts this many times the bytes that it has written, plus the minimum."""
 _VALUES_AT_ONCE = 256
 _COPY_BYTES = 4 << 20
+"""How much one call into compiled code returns: rows of a scan, and bytes of a copy."""
 _POSITION = struct.Struct("<qQ")
 
 

@@ -46,19 +46,23 @@ MAP_BYTES_START = 256 << 20
 """Address space that a new bucket reserves; the file is sparse after the allocated part (`MapSpace`)."""
 
 MAP_GROWTH = 4
+"""The factor by which a full map grows."""
 
 READERS_MAX = 1024
 """LMDB's table of reading transactions; scans are limited long before (kv.scanner.max-per-bucket)."""
 
 _LOCK_FILE = "lock.mdb"
+# The sizes of the lock file's head and of one reader's entry, at most, in LMDB.
 _LOCK_HEAD_BYTES = 4096
 _LOCK_READER_BYTES = 64
 _LOCK_STEP_READERS = 192
 """The table of readers is written through a map as well. It is allocated in steps of this many readers, part of which
 is reserved for short reads."""
 _FIRST_PAGES_BYTES = 256 << 10
+"""Space that is allocated in advance when an engine is opened, so that the first writes need not allocate any."""
 _DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 _KEY_BYTES_MAX = 511
+"""LMDB's limit for keys."""
 
 
 class LmdbSnapshot:

@@ -38,6 +38,8 @@ _META_END = struct.Struct("=QQ")
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META_FLAG, _BRANCH, _LEAF, _OVERFLOW = 8, 1, 2, 4
 _BIG_DATA, _SUB_DATABASE = 1, 2
+# From lmdb.h and mdb.c: the flag of tables with integer keys, the root of an empty tree, the size of a cursor's stack,
+# and the page sizes that systems have.
 _INTEGER_KEY = 8
 _NO_PAGE = 2**64 - 1
 _DEPTH_MAX = 32

@@ -13,7 +13,9 @@ PAGE_BYTES = 4096
 """LMDB takes the page size of the system; larger pages only make the bounds below safer."""
 
 _NODE_HEAD_BYTES = 10
+"""Bytes of a row in a page besides its key and value: the node's head, and its place in the page's index."""
 _SMALL_NODE_BYTES = 1024
+"""Rows up to this size leave enough of half a page free that splits can be counted by bytes; others count one each."""
 _BRANCH_KEYS_MIN = 3
 """Keys of half a branch page, if they are as long as LMDB allows."""
 _FIXED_PAGES = 64

@@ -12,11 +12,11 @@ from forebay.fs.interface import RESERVE_BYTES, DiskFull, FileSystem
 
 _UNMEASURED_SHARE = 1024
 _UNMEASURED_CALLS = 64
-"""Between two looks at the disk so many writes go on, of together at most this part of what was free to them: others
-may write, too."""
+"""Free space is measured again after this many writes, or when they have used this part of what was free to them,
+because other programs write to the disk, too."""
 
 _RESERVE_SHARE_OF_DISK = 20
-"""Small disks keep this part (one twentieth) free instead."""
+"""The reserve is at most this part (one twentieth) of the disk."""
 
 
 @any_thread

@@ -33,6 +33,8 @@ _LOGGER = logging.getLogger(__name__)
 _SHORT_RESPONSES_SHARE = 8
 """One eighth of the memory for responses is reserved for short ones; one short response may take an eighth of that."""
 _GRACE_SECONDS = 0.05
+"""Seconds that a consumer has to release the memory that it lost, before the next one loses its own."""
+
 _HELD_SHARE = 4
 """Consumers that together hold less than this part of a pool (one fourth) did not exhaust it, and lose nothing."""
 

@@ -82,7 +82,7 @@ NOW_BYTES_MAX = 64 << 10
 QUICK_SYNC_SECONDS = 250e-6
 QUICK_SYNCS_MIN = 32
 """The event loop's thread writes groups of up to `NOW_BYTES_MAX` bytes once `QUICK_SYNCS_MIN` syncs took at most
-`QUICK_SYNC_SECONDS`: on a RAM disk, or on a disk with a protected cache. A hop to another thread takes as long.
+`QUICK_SYNC_SECONDS`, as on a RAM disk, or on a disk with a protected cache. A hop to another thread takes as long.
 
 A slower sync halves the count."""
 

@@ -41,8 +41,8 @@ _ROOM_BYTES_MIN = 64 << 10
 """Minimum reservation for a response: one batch is returned whatever the limits are."""
 
 _WAIT_MAX_MS = 60_000
-"""Maximum wait of a long poll; a client that wants to wait longer asks again. One that has vanished silently is noticed
-when it is answered."""
+"""Maximum wait of a long poll; a client that wants to wait longer asks again. Only the answer shows whether the client
+is still there."""
 
 _LONG_REQUEST_WAIT_MS = 1000
 """Maximum wait of a long request, or of one about very many buckets, because it takes memory meanwhile."""
@@ -52,7 +52,8 @@ _FILTER_BYTES_MAX = 64 << 10
 
 _PROJECTED_READ_FACTOR = 8
 _READ_BYTES_MAX = 16 << 20
-"""Maximum bytes of log that are read at once for a projection."""
+"""For a projection, this many times the requested bytes are read from the log at once, but no more than the maximum:
+only a part of each batch is sent."""
 
 _RETRIABLE_WITHOUT_HURRY = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
 """Errors that do not end a long poll: the client would only retry immediately."""

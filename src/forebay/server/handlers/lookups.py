@@ -34,6 +34,7 @@ _INLINE_KEYS_MAX = 256
 """Lookups of up to this many keys run on the event loop: starting a thread would take longer."""
 
 _LISTS_AT_ONCE = 16
+"""Value lists that are added to a response before the event loop may serve other requests."""
 
 _COPIES = 2
 """Number of copies of a response's values while it is built: as read, and as sent."""

@@ -55,8 +55,8 @@ removed. (A lake that refuses every commit would fill the disk.)"""
 
 
 HISTORY_KEPT = 64
-"""So many snapshots before the newest one stay known, whatever workers ask to keep: the lake table may be rolled back
-to one of them."""
+"""The number of snapshots before the newest one that stay known, whatever workers ask to keep: the lake table may be
+rolled back to one of them."""
 
 
 class KnownSnapshot(NamedTuple):

@@ -50,6 +50,7 @@ from forebay.server.metadata.table_rules import (
 from forebay.server.metadata_store import MetadataStore
 
 _DESCRIBED_BYTES_MAX = 32 << 20
+"""Maximum memory of the cached descriptions."""
 _ENTRY_BYTES = 512
 """Approximate memory of an entry in addition to its text."""
 

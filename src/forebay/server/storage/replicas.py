@@ -48,6 +48,7 @@ from forebay.server.storage.slow_progress import SlowProgress
 _LOGGER = logging.getLogger(__name__)
 
 _CLOSING_THREADS = 8
+"""Buckets that are closed at a time when the server stops."""
 
 _DAMAGE_SECONDS = 30.0
 """How long an error of damage answers for a bucket, before its files are read again."""

@@ -30,6 +30,7 @@ ENTRIES_MAX = 1_000_000
 """Batches of one attempt: a driver keeps the place of each while it commits."""
 
 _OPEN_FILES_MAX = 64
+"""Stage files that stay open for appends; the least recently used ones are closed."""
 _MAGIC = b"FBSTAGE1"
 _ENTRY = struct.Struct("<IIIqqqiHBx")
 """CRC-32C of all that follows with the target columns, bytes of the batch, its CRC-32C, request, table, partition (-1:
