@@ -34,7 +34,7 @@ from forebay.api.data import Rows
 from forebay.api.keys import key_rows
 from forebay.api.results import WriteResult
 from forebay.base import threads
-from forebay.base.completion import hides
+from forebay.base.completion import hidden_from_completion
 from forebay.base.errors import (
     ErrorCode,
     ForebayError,
@@ -264,7 +264,7 @@ def _tablet_server(cluster: ClusterClient) -> ServerNode:
     return nodes[0]
 
 
-@hides("begin", "begun_id", "staged_writer")
+@hidden_from_completion("begin", "begun_id", "staged_writer")
 class Transaction(TableRows):
     """Rows that become visible together, once: `connection.transaction(application, version)`.
 

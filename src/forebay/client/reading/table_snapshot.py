@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.api.filters import FilterLike, as_predicate
 from forebay.api.scan import ArrowStream, Scan, ScanRequest
 from forebay.base import threads
-from forebay.base.completion import hides
+from forebay.base.completion import hidden_from_completion
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
 from forebay.base.retrying import BackOff
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from forebay.metadata.predicate import Predicate
 
 
-@hides("of_buckets", "on", "raw_id", "release_when_collected", "scan_bucket")
+@hidden_from_completion("of_buckets", "on", "raw_id", "release_when_collected", "scan_bucket")
 class TableSnapshot(ArrowStream):
     """A table as of one instant: `table.snapshot()`. Thread-safe; its scans are not.
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 from forebay.api.data import Rows
 from forebay.api.results import WriteResult
 from forebay.base import threads
-from forebay.base.completion import hides
+from forebay.base.completion import hidden_from_completion
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_seconds
 from forebay.client.writing.accumulator import WriteTarget, WriteTracker
@@ -61,7 +61,7 @@ class _Segment:
         self.rows: list[Mapping[str, Any]] = []
 
 
-@hides("abort", "due_at", "finish", "hand_over")
+@hidden_from_completion("abort", "due_at", "finish", "hand_over")
 class TableWriter:
     """A buffered writer. Use it in a `with` block, or call `close`. Thread-safe.
 
