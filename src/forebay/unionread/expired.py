@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from forebay.base.errors import ErrorCode, NotFound
 from forebay.client.admin.admin import Admin
-from forebay.client.admin.lake_history import known_before
+from forebay.client.admin.lake_history import registered_snapshot
 from forebay.client.results import LakeSnapshot
 from forebay.lake.source import LakeSource, LakeSplit, Planner
 from forebay.lake.tiering import has_offsets
@@ -92,7 +92,7 @@ def stand_in_for(
     """
     info = table.info
     newest = source.newest_tiered()
-    older = None if newest is None else known_before(Admin(table.connection), info.path, known, newest)
+    older = None if newest is None else registered_snapshot(Admin(table.connection), info.path, known, newest)
     if older is not None and _reaches(known, older, buckets, partition_ids, from_log, earliest):
         return StandIn(older, source.create_planner(older.snapshot_id), rolled_back=True)
     if older is not None or source.was_undone(known.snapshot_id, known.offsets_name):
