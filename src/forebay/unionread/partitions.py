@@ -16,7 +16,7 @@ from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.client.cluster.partitions import PartitionSelector, partition_texts
 from forebay.client.views import RowView
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.filters import columns_of, conjuncts, join, mask
+from forebay.codec.filters import bound_conjuncts, columns_of, join, mask
 from forebay.metadata.partitions import partition_name, partition_text, partition_value
 from forebay.metadata.table import PartitionInfo, TableInfo
 from forebay.metadata.types import TypeRoot
@@ -47,7 +47,9 @@ class PartitionFilter:
         self._chosen = None if selectors is None else [_chosen(info, s) for s in _listed(selectors)]
         self.predicate = on_columns(view.predicate, keys) if keys else None
         """The part of the filter that only refers to partition keys."""
-        self._bound = join([part for part in conjuncts(view.bound) if columns_of(part) <= set(keys)]) if keys else None
+        self._bound = (
+            join([part for part in bound_conjuncts(view.bound) if columns_of(part) <= set(keys)]) if keys else None
+        )
 
     def covers(self, values: Values) -> bool:
         """Return whether the partition may have matching rows."""

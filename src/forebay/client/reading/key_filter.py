@@ -34,7 +34,7 @@ from forebay.client.views import RowView
 from forebay.client.writing.encode import KeyRouter
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.literals import is_floating, to_array
-from forebay.codec.filters import BoundLeaf, BoundPredicate, columns_of, conjuncts, mask
+from forebay.codec.filters import BoundLeaf, BoundPredicate, bound_conjuncts, columns_of, mask
 from forebay.codec.rows.buckets import bucket_ids, rust_bucket_ids
 from forebay.codec.rows.keys import bucket_key_encoder
 from forebay.metadata.partitions import partition_text, partition_value
@@ -281,7 +281,7 @@ def _rust_buckets(info: TableInfo, rows: pa.RecordBatch) -> npt.NDArray[np.int32
 
 def _parts_on(bound: BoundPredicate, names: Sequence[str]) -> tuple[BoundPredicate, ...]:
     """The conditions of a conjunction that refer only to the columns `names`, and to at least one."""
-    return tuple(part for part in conjuncts(bound) if names and columns_of(part) <= set(names))
+    return tuple(part for part in bound_conjuncts(bound) if names and columns_of(part) <= set(names))
 
 
 def possible_buckets(view: RowView, buckets: Sequence[TableBucket]) -> Sequence[TableBucket]:
