@@ -229,18 +229,18 @@ class ForebayServer:
         context, connections = self._context, self._connections
         if context is None or connections is None or connections.is_closing:
             return ["the server is stopping"]
-        found = []
+        problems = []
         offline = [replica for replica in context.replicas.replicas() if replica.log.is_offline]
         if offline:
             shown = ", ".join(str(replica.log.folder) for replica in offline[:_PROBLEMS_SHOWN])
-            found.append(f"{len(offline)} buckets are offline since writing to them failed, such as {shown}")
+            problems.append(f"{len(offline)} buckets are offline since writing to them failed, such as {shown}")
         damaged = context.replicas.damaged()
         if damaged:
             shown = "; ".join(error.message for error in list(damaged.values())[:_PROBLEMS_SHOWN])
-            found.append(f"{len(damaged)} buckets are offline since their files are damaged: {shown}")
+            problems.append(f"{len(damaged)} buckets are offline since their files are damaged: {shown}")
         if not context.replicas.accepts_writes:
-            found.append("the data disk is full: writes are refused until space is free")
-        return found
+            problems.append("the data disk is full: writes are refused until space is free")
+        return problems
 
     def _open_parts(self) -> None:
         config, injected = self.config, self._injected
@@ -358,10 +358,10 @@ class ForebayServer:
 
     def _nodes_of(self, listener: str) -> tuple[ServerNode, ServerNode]:
         """Return coordinator and tablet server, at the addresses that clients of this listener can reach."""
-        found = {bound.role: bound for bound in self._bound if bound.listener.name == listener}
+        by_role = {bound.role: bound for bound in self._bound if bound.listener.name == listener}
 
         def node(role: ServerRole, node_id: int) -> ServerNode:
-            bound = found[role]
+            bound = by_role[role]
             return ServerNode(
                 node_id, bound.listener.advertised_host, bound.listener.advertised_port or bound.port, role
             )

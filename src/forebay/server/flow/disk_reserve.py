@@ -57,12 +57,12 @@ class DiskReserve:
             self._unmeasured_calls -= 1
             return
         free = self._fs.free_bytes(self._path)
-        kept = self.kept_free()
-        self._unmeasured_bytes = (free - size - kept) // _UNMEASURED_SHARE
+        reserve = self.kept_free()
+        self._unmeasured_bytes = (free - size - reserve) // _UNMEASURED_SHARE
         self._unmeasured_calls = _UNMEASURED_CALLS
-        if free - size < kept:
+        if free - size < reserve:
             raise DiskFull(
-                f"the disk of {self._path} has {free} bytes free, of which {kept} are reserved "
+                f"the disk of {self._path} has {free} bytes free, of which {reserve} are reserved "
                 "('server.data-disk.reserve', 'server.data-disk.write-limit-ratio'); "
                 f"{size} bytes were not written. Free some space on it; writes go on then",
                 ErrorCode.DISK_WRITE_LOCKED,

@@ -127,11 +127,11 @@ class MemoryPool:
         if self.try_take(size):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        taken = False
+        is_granted = False
 
         def granted() -> None:
-            nonlocal taken
-            taken = True
+            nonlocal is_granted
+            is_granted = True
             if not future.done():
                 future.set_result(None)
 
@@ -143,7 +143,7 @@ class MemoryPool:
         try:
             await future
         except asyncio.CancelledError:
-            if taken:
+            if is_granted:
                 self.give(size)
             else:
                 self._waiting = deque(each for each in self._waiting if each.granted is not granted)

@@ -109,8 +109,8 @@ def list_transactions(context: ServerContext, call: ServerCall) -> Message:
     """Return the transactions, of one application if requested."""
     request = call.message
     response = pb.ListTransactionsResponse()
-    found = context.transactions.describe(request.application if request.HasField("application") else None)
-    response.transactions.extend(map(transaction_to_pb, found))
+    transactions = context.transactions.describe(request.application if request.HasField("application") else None)
+    response.transactions.extend(map(transaction_to_pb, transactions))
     return response
 
 

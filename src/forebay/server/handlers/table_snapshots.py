@@ -108,8 +108,8 @@ def list_table_snapshots(context: ServerContext, call: ServerCall) -> Message:
     """Return the open table snapshots, of one table if requested."""
     request = call.message
     response = pb.ListTableSnapshotsResponse()
-    found = context.table_snapshots.describe(request.table_id if request.HasField("table_id") else None)
-    response.table_snapshots.extend(map(table_snapshot_to_pb, found))
+    snapshots = context.table_snapshots.describe(request.table_id if request.HasField("table_id") else None)
+    response.table_snapshots.extend(map(table_snapshot_to_pb, snapshots))
     return response
 
 

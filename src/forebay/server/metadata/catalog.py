@@ -59,42 +59,44 @@ class Descriptions:
     """JSON by table and schema. For the event loop only."""
 
     def __init__(
-        self, told: Callable[[TableDescriptor], TableDescriptor], bytes_max: int = _DESCRIBED_BYTES_MAX
+        self, public_form: Callable[[TableDescriptor], TableDescriptor], bytes_max: int = _DESCRIBED_BYTES_MAX
     ) -> None:
-        """`told`: a descriptor as clients see it, always the same of one descriptor."""
-        self._told = told
+        """`public_form`: a descriptor as clients see it, always the same of one descriptor."""
+        self._public_form = public_form
         self._bytes_max = bytes_max
-        self._made: OrderedDict[tuple[int, int | None], tuple[object, bytes]] = OrderedDict()
+        self._texts: OrderedDict[tuple[int, int | None], tuple[object, bytes]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._texts)
 
     def table(self, info: TableInfo) -> bytes:
         """The descriptor of a table as it is now."""
         descriptor = info.descriptor
-        return self._get((info.table_id, None), info, lambda: json_serde.descriptor_to_json(self._told(descriptor)))
+        return self._get(
+            (info.table_id, None), info, lambda: json_serde.descriptor_to_json(self._public_form(descriptor))
+        )
 
     def schema(self, table_id: int, schema_id: int, schema: Schema) -> bytes:
         """One schema of a table."""
         return self._get((table_id, schema_id), schema, lambda: json_serde.schema_to_json(schema))
 
     def _get(self, key: tuple[int, int | None], of: object, describe: Callable[[], Any]) -> bytes:
-        made = self._made.get(key)
-        if made is not None and made[0] is of:  # an altered table is another object
-            self._made.move_to_end(key)
-            return made[1]
+        cached = self._texts.get(key)
+        if cached is not None and cached[0] is of:  # an altered table is another object
+            self._texts.move_to_end(key)
+            return cached[1]
         text = json_serde.dumps(describe())
-        if made is not None:
+        if cached is not None:
             self._forget(key)
-        self._made[key] = (of, text)
+        self._texts[key] = (of, text)
         self._bytes += len(text) + _ENTRY_BYTES
         while self._bytes > self._bytes_max:
-            self._forget(next(iter(self._made)))
+            self._forget(next(iter(self._texts)))
         return text
 
     def _forget(self, key: tuple[int, int | None]) -> None:
-        self._bytes -= len(self._made.pop(key)[1]) + _ENTRY_BYTES
+        self._bytes -= len(self._texts.pop(key)[1]) + _ENTRY_BYTES
 
 
 DEFAULT_DATABASE = "fluss"

@@ -204,8 +204,10 @@ class BucketReplica:
         self._prepare_to_write()
         appended: list[tuple[int, AppendResult]] = []
         for together, batches in self._runs(requests):
-            found = self._append_together(together, batches) if batches else None
-            appended += [self._append_alone(request) for request in together] if found is None else found
+            together_results = self._append_together(together, batches) if batches else None
+            appended += (
+                [self._append_alone(request) for request in together] if together_results is None else together_results
+            )
         results = [result for _, result in appended]
         unsynced_end, is_synced = -1, False
         for request, (end, result) in zip(requests, appended, strict=True):
@@ -229,24 +231,24 @@ class BucketReplica:
         info, records = self.table.info, [each.records for each in requests]
         if info.descriptor.log_format is LogFormat.ARROW and set(map(type, records)) == {bytes}:
             layout = message_codec(self.table.schema_by_id(info.schema_id).columns).layout
-            found = read_plain(
+            batches = read_plain(
                 records,  # type: ignore[arg-type]
                 layout, info.schema_id, self.log.config.batch_bytes_max, DECODED_BYTES_MAX,
             )  # fmt: skip
-            if None not in found:
-                yield requests, found  # type: ignore[misc]
+            if None not in batches:
+                yield requests, batches  # type: ignore[misc]
                 return
         else:
-            found = [None] * len(requests)
+            batches = [None] * len(requests)
         first = 0
-        for place, batch in enumerate(found):
+        for place, batch in enumerate(batches):
             if batch is None:
                 if first < place:
-                    yield requests[first:place], found[first:place]  # type: ignore[misc]
+                    yield requests[first:place], batches[first:place]  # type: ignore[misc]
                 yield requests[place : place + 1], ()
                 first = place + 1
         if first < len(requests):
-            yield requests[first:], found[first:]  # type: ignore[misc]
+            yield requests[first:], batches[first:]  # type: ignore[misc]
 
     def _append_together(
         self, requests: Sequence[Append], batches: Sequence[PlainBatch]
@@ -255,19 +257,19 @@ class BucketReplica:
         one after the other: some may fit where all do not."""
         try:
             self._reserve.require(sum([batch.size_bytes for batch in batches]))
-            found = self.log.append_together([each.records for each in requests], batches)  # type: ignore[misc]
+            outcomes = self.log.append_together([each.records for each in requests], batches)  # type: ignore[misc]
         except ForebayError:
             return None
         return [
             (each[1], AppendResult(each[0])) if type(each) is tuple else (-1, AppendResult(error=each))  # type: ignore[arg-type]
-            for each in found
+            for each in outcomes
         ]
 
     def _append_alone(self, request: Append) -> tuple[int, AppendResult]:
         try:
             self._reserve.require(len(request.records))
-            found = check_log_batches(self.table, request.records)
-            appended = self.log.append_as_leader(request.records, batches=found)
+            headers = check_log_batches(self.table, request.records)
+            appended = self.log.append_as_leader(request.records, batches=headers)
         except ForebayError as e:
             return -1, AppendResult(error=e)
         return appended.next_offset, AppendResult(appended.base_offset)

@@ -399,11 +399,11 @@ class ReplicaManager:
 
     def _known_end(self, bucket: TableBucket, log_folder: str) -> StoredMarks | None:
         """What an earlier process has noted of the end of a log, as far as that proves something."""
-        known = self._ends.stored_marks(bucket)
-        if known is None or known.written is None or self._was_closed(bucket):
-            return known
+        marks = self._ends.stored_marks(bucket)
+        if marks is None or marks.written is None or self._was_closed(bucket):
+            return marks
         is_same_cache = not self._ends.witnesses.isdisjoint(self._witnesses(log_folder))
-        return known if is_same_cache else known._replace(written=None)
+        return marks if is_same_cache else marks._replace(written=None)
 
     def _was_closed(self, bucket: TableBucket) -> bool:
         """Return whether a bucket that is opened for the first time was closed cleanly before the start."""
@@ -457,9 +457,9 @@ class ReplicaManager:
         Raises the error of taking a snapshot, with none left open, and `Unavailable` while a transaction takes long to
         write its rows, and if the table has got or lost a partition since its buckets were listed.
         """
-        taken: dict[TableBucket, KvSnapshot] = {}
+        snapshots: dict[TableBucket, KvSnapshot] = {}
         if not replicas:
-            return taken
+            return snapshots
         table = replicas[0].table
         try:
             with table.commit_gate.closed(_COMMIT_SECONDS) as is_quiet:
@@ -479,23 +479,23 @@ class ReplicaManager:
                             ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
                         )
                     for replica in replicas:
-                        taken[replica.bucket] = replica.kv.snapshot()
+                        snapshots[replica.bucket] = replica.kv.snapshot()
         except BaseException:
-            for snapshot in taken.values():
+            for snapshot in snapshots.values():
                 snapshot.close()
             raise
-        return taken
+        return snapshots
 
     # ---- for metrics ------------------------------------------------------------------------------------------------
 
     def written_and_read(self) -> dict[int, WrittenAndRead]:
         """What was written to each table and read from its log since the start, by table id."""
         with self._lock:
-            found = dict(self._closed_counts)
+            totals = dict(self._closed_counts)
             for replica in self._open.all():
                 table_id = replica.bucket.table_id
-                found[table_id] = found.get(table_id, _NOTHING).plus(replica)
-        return found
+                totals[table_id] = totals.get(table_id, _NOTHING).plus(replica)
+        return totals
 
     def _counts(self, table_id: int) -> WrittenAndRead:
         return self._closed_counts.get(table_id, _NOTHING)
@@ -513,11 +513,11 @@ class ReplicaManager:
 
     def row_counts(self) -> dict[int, int]:
         """The rows of open buckets of primary-key tables, by table id, where they are known."""
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for replica in self._open.all():
             if replica.has_kv and not replica.closed and (count := replica.kv.row_count) is not None:
-                found[replica.bucket.table_id] = found.get(replica.bucket.table_id, 0) + count
-        return found
+                counts[replica.bucket.table_id] = counts.get(replica.bucket.table_id, 0) + count
+        return counts
 
     @property
     def accepts_writes(self) -> bool:
@@ -713,19 +713,19 @@ def refuse_rocksdb(fs: FileSystem, directory: str, tables: Iterable[LiveTable]) 
 
 def _log_recovery(log: LogTablet, path: PhysicalTablePath, synced: int) -> None:
     """Say what opening a log has removed."""
-    found = log.recovery
-    if found.cut_bytes and found.is_cut_exact:
+    recovery = log.recovery
+    if recovery.cut_bytes and recovery.is_cut_exact:
         _LOGGER.warning(
             "truncated %d bytes at the end of the log of %s, of writes that were not acknowledged (%s)",
-            found.cut_bytes, path, found.cut_reason,
+            recovery.cut_bytes, path, recovery.cut_reason,
         )  # fmt: skip
-    elif found.cut_bytes:
+    elif recovery.cut_bytes:
         _LOGGER.warning(
             "truncated %d bytes at the end of the log of %s, which a failure of the machine or its disk has left "
             "behind offset %d. The log is known to have been synced up to offset %d (%s)",
-            found.cut_bytes, path, log.log_end_offset, synced, found.cut_reason,
+            recovery.cut_bytes, path, log.log_end_offset, synced, recovery.cut_reason,
         )  # fmt: skip
-    for snapshot in found.unusable_writer_snapshots:
+    for snapshot in recovery.unusable_writer_snapshots:
         _LOGGER.warning("removed the damaged writer snapshot %s: the log was read instead", snapshot)
 
 

@@ -98,15 +98,15 @@ class StageFiles:
 
         `settles`: what the page cache holds of them is written to the disk first.
         """
-        folder, found = self.folder_of(transaction_id), dict[str, Stage]()
+        folder, by_name = self.folder_of(transaction_id), dict[str, Stage]()
         with suppress(FileMissing):
             for entry in self._fs.list_directory(folder):
                 if entry.name.endswith(STAGE_SUFFIX):
                     path = names.join(folder, entry.name)
                     if settles:
                         self._settle(path)
-                    found[entry.name.removesuffix(STAGE_SUFFIX)] = self._recovered(path)
-        return found
+                    by_name[entry.name.removesuffix(STAGE_SUFFIX)] = self._recovered(path)
+        return by_name
 
     def begin(self, transaction_id: int, attempt: str) -> Stage:
         """A new, empty stage. `attempt` is a file name."""
