@@ -260,12 +260,12 @@ class KvFolder:
     @property
     def retained_offset(self) -> int:
         """Return the offset from which the changelog is needed if the engine's own files are lost."""
-        found = checkpoints(self._fs, self._path)
-        return int(found[-1].removeprefix(_CHECKPOINT_PREFIX)) if found else 0
+        folders = checkpoints(self._fs, self._path)
+        return int(folders[-1].removeprefix(_CHECKPOINT_PREFIX)) if folders else 0
 
     def _newest_checkpoint(self) -> str | None:
-        found = checkpoints(self._fs, self._path)
-        return names.join(self._path, found[-1]) if found else None
+        folders = checkpoints(self._fs, self._path)
+        return names.join(self._path, folders[-1]) if folders else None
 
     def _remove_leftovers(self) -> None:
         """Remove partial checkpoints and trust files that a crash left."""

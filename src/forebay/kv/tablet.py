@@ -228,8 +228,9 @@ class ChangelogCodec:
                     f"but {column.null_count} of the rows written have no value for it",
                     ErrorCode.INVALID_TARGET_COLUMN,
                 )
-        given = keys if isinstance(keys, RowSlices) else RowSlices.from_values(keys)  # `pa.array` would import pandas
-        if not self._keys.encode(batch).equals(given.to_arrow()):
+        # Not `pa.array`, which would import pandas.
+        supplied = keys if isinstance(keys, RowSlices) else RowSlices.from_values(keys)
+        if not self._keys.encode(batch).equals(supplied.to_arrow()):
             raise CorruptData(
                 f"a record for table {self.info.path} has a key that is not the key of its row",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
@@ -539,8 +540,8 @@ class KvTablet:
         """Return the value of each key as it is stored, which is `LENGTH_PREFIX_BYTES` before what `lookup` returns."""
         keys = self._keys.canonical(keys)
         if not all(keys):  # no row has an empty key, and engines store their state under it
-            found = dict(zip(filled := [key for key in keys if key], self.engine.multi_get(filled)))
-            return [found.get(key) for key in keys]
+            by_key = dict(zip(filled := [key for key in keys if key], self.engine.multi_get(filled)))
+            return [by_key.get(key) for key in keys]
         return self.engine.multi_get(keys)
 
     @cached_property

@@ -60,10 +60,10 @@ class PartitionFilter:
     def _is_chosen(self, values: Values) -> bool:
         if self._chosen is None:
             return True
-        named = {column.name: value for column, value in zip(self._columns, values, strict=True)}
+        by_name = {column.name: value for column, value in zip(self._columns, values, strict=True)}
         name = partition_name(values)
         return any(
-            name == choice if isinstance(choice, str) else all(named[key] == text for key, text in choice.items())
+            name == choice if isinstance(choice, str) else all(by_name[key] == text for key, text in choice.items())
             for choice in self._chosen
         )
 
@@ -118,8 +118,8 @@ class PartitionMatch:
 
     def find(self, values: Values) -> int | None:
         """Return the id of the stream's partition; None if there is none with these values."""
-        found = self._ids.get(values)
-        return self._alike.get(self._plain(values)) if found is None else found
+        partition_id = self._ids.get(values)
+        return self._alike.get(self._plain(values)) if partition_id is None else partition_id
 
     def _plain(self, values: Values) -> Values:
         return tuple(_plain_text(column.data_type, text) for column, text in zip(self._columns, values, strict=True))

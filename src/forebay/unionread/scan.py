@@ -111,10 +111,10 @@ class PinnedUnionScan(UnionScan):
 
         snapshot: TableSnapshot | None = None
         if request.as_of is not None:
-            found = resolve(table, request.as_of)
-            stops: Mapping[TableBucket, int] | None = found.stops
+            resolved = resolve(table, request.as_of)
+            stops: Mapping[TableBucket, int] | None = resolved.stops
         else:
-            found = Resolved(readable_snapshot(table), None)  # before the ends of the logs, as every plan does
+            resolved = Resolved(readable_snapshot(table), None)  # before the ends of the logs, as every plan does
             if info.has_primary_key:
                 snapshot = table.snapshot(partitions=request.partitions, name="pinned scan")
                 if not snapshot.is_exact and snapshot.buckets:
@@ -124,7 +124,7 @@ class PinnedUnionScan(UnionScan):
                 buckets = table.buckets(request.partitions)
                 stops = list_offsets(session.cluster, info, buckets, LATEST)
         scan = cls(session, info, request, "union")
-        scan._state = _PinnedState(found.known, stops, found.lake_only, snapshot, found.identity)
+        scan._state = _PinnedState(resolved.known, stops, resolved.lake_only, snapshot, resolved.identity)
         return scan
 
     @classmethod

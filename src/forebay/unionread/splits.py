@@ -52,8 +52,8 @@ class LakeSnapshotAndLogSplit:
     @property
     def rows(self) -> int | None:
         counts = [split.rows() for split in self.lake]
-        known = [count for count in counts if count is not None]
-        return sum(known) + self.stop - self.start if len(known) == len(counts) else None
+        known_counts = [count for count in counts if count is not None]
+        return sum(known_counts) + self.stop - self.start if len(known_counts) == len(counts) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -437,8 +437,8 @@ class ClusterClient:
             if view.coordinator is not None:
                 addresses.add(Address(view.coordinator.host, view.coordinator.port))
             addresses.update(self.settings.bootstrap_servers)
-            gone = [self._channels.pop(address) for address in list(self._channels) if address not in addresses]
-        for channel in gone:
+            removed = [self._channels.pop(address) for address in list(self._channels) if address not in addresses]
+        for channel in removed:
             channel.close()
             self._count_past(channel)
         return view

@@ -103,8 +103,8 @@ class BucketedScan(TableScan):
     def explain(self) -> str:
         what = f"table {self._info.path}, source {self._source}, as of each reading"
         plan = self._key_plan()
-        chosen = [f"chosen by the filter: {plan}"] if plan.is_narrow else []
-        return "\n".join([what, *chosen, *explained(self._request, len(plan.buckets))])
+        lines = [f"chosen by the filter: {plan}"] if plan.is_narrow else []
+        return "\n".join([what, *lines, *explained(self._request, len(plan.buckets))])
 
 
 class FunctionScan(BucketedScan):

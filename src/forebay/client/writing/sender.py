@@ -432,8 +432,8 @@ class Sender:
     def _fail_tables(self, table_ids: set[int], error: ForebayError) -> None:
         """Fail the batches of tables that are gone, not those of one that has got the name since."""
         with self.accumulator.lock:
-            gone = self.accumulator.queued(lambda b: b.target.table_id in table_ids)
-            self.accumulator.fail_queued(gone, error)
+            dropped = self.accumulator.queued(lambda b: b.target.table_id in table_ids)
+            self.accumulator.fail_queued(dropped, error)
 
     def _fail_older(self, info: TableInfo) -> None:
         """Fail the batches of an earlier table of the same name."""

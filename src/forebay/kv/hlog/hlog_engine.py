@@ -341,8 +341,8 @@ class HlogEngine:
         """Return values in the order of the log, which is not the order of keys."""
         snapshot = self.snapshot()
         try:
-            taken = (value for value, _ in zip(snapshot.values(), range(limit)))
-            return just_longer_than(bytes_max, taken)
+            values = (value for value, _ in zip(snapshot.values(), range(limit)))
+            return just_longer_than(bytes_max, values)
         finally:
             snapshot.close()
 
@@ -386,24 +386,24 @@ class HlogEngine:
             self._state = state
         self.remove_freed()
 
-    def _make_room(self, needed: int) -> None:
-        """Allocate blocks for a record of `needed` bytes at the end of the log, in a new segment if need be."""
+    def _make_room(self, record_bytes: int) -> None:
+        """Allocate blocks for a record of `record_bytes` bytes at the end of the log, in a new segment if need be."""
         position, size, _ = self._log.tail
         used = self._log.end - position
-        if used + needed <= size:
-            self._space.allocate(used + needed, size)
+        if used + record_bytes <= size:
+            self._space.allocate(used + record_bytes, size)
             self._log.set_allocated(self._space.allocated)
             return
         whole = _SEGMENT_BYTES_MIN
         # Few maps for a process that has many buckets (vm.max_map_count), and no large part of a log to clear at once.
-        while whole < needed or (whole < _SEGMENT_BYTES_MAX and whole * 4 < self._log.end - self._log.start):
+        while whole < record_bytes or (whole < _SEGMENT_BYTES_MAX and whole * 4 < self._log.end - self._log.start):
             whole *= 2
         path = self._directory / _segment_name(position + size, whole)
         space = MapSpace(path, self._kept_free)
         try:
             _new_file(path)
             space.begin(0, whole)
-            space.allocate(needed, whole)
+            space.allocate(record_bytes, whole)
             _map(self._log, path, position + size, whole, space.allocated)
         except OSError as e:
             raise storage_failure("write", str(path), e) from e
@@ -452,22 +452,22 @@ class HlogEngine:
         A whole segment that `previous` has, with the checksum that was taken when it was written, is linked instead:
         records do not change, and when they were superseded is found again by reading them in order.
         """
-        kept = {} if previous is None else _copied_segments(previous)
+        copied = {} if previous is None else _copied_segments(previous)
         listing = []
         for position, size, used, total in self._log.segment_list(start, end):
             name = _segment_name(position, size)
             target = directory / name
-            found = kept.get(name)
-            if previous is not None and found is not None and (found.used, found.sum) == (used, total):
+            segment = copied.get(name)
+            if previous is not None and segment is not None and (segment.used, segment.sum) == (used, total):
                 with contextlib.suppress(OSError):  # for instance on a file system without links
-                    if _checksum(previous / name) == found.checksum:
+                    if _checksum(previous / name) == segment.checksum:
                         os.link(previous / name, target)
             if not target.exists():
                 self._space.require_free(used, may_use_reserve=True)
                 checksum = self._copy_segment(end, position, position + used, target)
-                found = None if total is None else _CopiedSegment(used, total, checksum)
-            if found is not None:
-                listing.append(f"{name} {found.used} {found.sum} {found.checksum}\n")
+                segment = None if total is None else _CopiedSegment(used, total, checksum)
+            if segment is not None:
+                listing.append(f"{name} {segment.used} {segment.sum} {segment.checksum}\n")
         content = _HEAD.pack(_MAGIC, _VERSION, 0, start, end).ljust(_HEAD_BYTES, b"\0")
         for name, data in ((HEAD_FILE, content), (SEGMENTS_FILE, "".join(listing).encode())):
             with _created(directory / name) as descriptor:
@@ -527,11 +527,11 @@ class HlogEngine:
 
 def _segments(directory: Path) -> list[tuple[int, int]]:
     """(position, bytes) of the segments in a folder, in order."""
-    found = (_SEGMENT_NAME.fullmatch(entry.name) for entry in directory.iterdir())
-    return sorted((int(match[1]), int(match[2]) << 10) for match in found if match is not None)
+    matches = (_SEGMENT_NAME.fullmatch(entry.name) for entry in directory.iterdir())
+    return sorted((int(match[1]), int(match[2]) << 10) for match in matches if match is not None)
 
 
-def _no_room(needed: int) -> None:
+def _no_room(size: int) -> None:
     raise AssertionError("a closed engine was written")
 
 

@@ -85,9 +85,9 @@ class LmdbSnapshot:
         check(transaction is not None, "a closed KV snapshot was read")
         cursor = transaction.cursor(db=self._rows)
         if after is None:
-            found = cursor.first()
+            has_row = cursor.first()
         elif 0 < len(after) <= _KEY_BYTES_MAX:
-            found = cursor.set_range(after) and (cursor.key() != after or cursor.next())
+            has_row = cursor.set_range(after) and (cursor.key() != after or cursor.next())
         else:
             raise InvalidRequest(f"{len(after)} bytes cannot be a position in a bucket's rows")
 
@@ -97,7 +97,7 @@ class LmdbSnapshot:
                 key = cursor.key()
             return key
 
-        return page_of(cursor.iternext(keys=False, values=True), position, bytes_max, rows_max) if found else NO_ROWS
+        return page_of(cursor.iternext(keys=False, values=True), position, bytes_max, rows_max) if has_row else NO_ROWS
 
     def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
         return rows_of(self.page(after, bytes_max, rows_max))
@@ -361,13 +361,13 @@ class LmdbEngine:
     def _map_bytes(self) -> int:
         return int(self._environment.info()["map_size"])
 
-    def _grow_unless_read(self, wanted: int) -> None:
+    def _grow_unless_read(self, map_bytes: int) -> None:
         """Enlarge the map if there is no reader at the moment; otherwise the next write tries again."""
         if not self._reads.acquire(blocking=False):
             return
         try:
             if self._snapshots == 0 and self._short_reads == 0:
-                self._resize(wanted)
+                self._resize(map_bytes)
         finally:
             self._reads.release()
 
@@ -385,9 +385,9 @@ class LmdbEngine:
             # The condition's lock is held: no read can begin before the map has its new size.
             self._resize(self._map_bytes() + 1)
 
-    def _resize(self, wanted: int) -> None:
+    def _resize(self, map_bytes: int) -> None:
         size = self._map_bytes()
-        while size < wanted:
+        while size < map_bytes:
             size *= MAP_GROWTH
         try:
             self._environment.set_mapsize(size)

@@ -50,7 +50,7 @@ def pages_at_most(write: WriteSize, tree: TreeSize) -> int:
         rows = min(rows, leaves + row_bytes // (PAGE_BYTES // 2 - longest) + 1)
     splits = rows + write.large_values
     large = write.large_bytes // PAGE_BYTES + 2 * write.large_values
-    taken = leaves + branches + splits + splits // _BRANCH_KEYS_MIN + large + 2 * tree.depth
+    pages = leaves + branches + splits + splits // _BRANCH_KEYS_MIN + large + 2 * tree.depth
     freed = leaves + branches + min(tree.overflow_pages, tree.file_pages)
     free_list = (freed + tree.file_pages) // (PAGE_BYTES // 8) * 2
-    return taken + free_list + _FIXED_PAGES
+    return pages + free_list + _FIXED_PAGES
