@@ -1,9 +1,9 @@
 """Which engine holds a bucket's key-value state, and moving it from one engine to another.
 
-A folder is opened with the engine that wrote it. A new one gets the engine that its table names, else the server's
-choice: `hlog`, where keys are not looked up by a prefix and the file system can promise space (`allocates_in_place`),
-else `lmdb`. A folder whose table names another engine than it has is converted when it is opened. Files of RocksDB,
-which earlier versions could write, are refused (`forebay.kv.rocksdb_state`).
+A folder is opened with the engine that wrote it. A new folder gets the engine that its table names, or else the
+server's choice. That is `hlog` if keys are not looked up by a prefix and the file system can guarantee space
+(`allocates_in_place`), and `lmdb` otherwise. A folder whose table names another engine is converted when it is opened.
+Files of RocksDB, which earlier versions could write, are refused (`forebay.kv.rocksdb_state`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Nouns: a *listing* is one line `<crc32c> <size> <name>` for each file, sorted by name, and a last line
 `<crc32c> listing` with the checksum of the lines before. Engines such as LMDB keep no checksums of their own, so a
-flipped byte in a file would be served as a row; the log knows better.
+flipped byte in a file would be served as a row, although the log has the right one.
 """
 
 from __future__ import annotations

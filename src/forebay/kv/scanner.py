@@ -133,7 +133,9 @@ class ScanSession:
         self._snapshot.close()
 
     def next_page(self, bytes_max: int) -> ScanPage:
-        """Return the next rows: at least one, and no more once `bytes_max` bytes are reached. Call it in use only."""
+        """Return the next rows: at least one, and no more once `bytes_max` bytes are reached.
+
+        The caller must have begun a use (`try_begin_use`)."""
         rows_max = (1 << 62) if self._remaining is None else self._remaining
         if self._as_arrow is None:
             page = self._snapshot.page(self._position, bytes_max, rows_max)
@@ -144,7 +146,7 @@ class ScanSession:
         return ScanPage(message, self._goes_on(arrow_page, len(arrow_page.rows)), rows)
 
     def _goes_on(self, page: KvPage | KvRows, rows: int) -> bool:
-        """Note how far the scan has come; return whether there is more."""
+        """Store the position after `page`; return whether more rows follow."""
         self._position = page.position
         if self._remaining is not None:
             self._remaining -= rows
@@ -153,7 +155,7 @@ class ScanSession:
 
 @dataclass(slots=True)
 class _OpeningScan:
-    """A scan that is being opened, which nothing else finds yet, and whether its bucket went away meanwhile."""
+    """A scan that is being opened and has no session yet, and whether its bucket went away in the meantime."""
 
     bucket: TableBucket
     is_gone: bool = False
@@ -466,7 +468,7 @@ class ScannerManager:
                 self._drop_page(other)
 
     def _drop_oldest_drained(self) -> None:
-        """Forget the scan that ended first of those whose last page is kept. With the lock held."""
+        """Forget the scan that ended first among those whose last page is kept. With the lock held."""
         self._drop_page(self._drained.popitem(last=False)[1])
 
     def _drop_page(self, session: ScanSession) -> None:

@@ -1,16 +1,15 @@
-"""What is left of a damaged log: where sound batches go on, and whether a power failure can have torn a batch.
+"""Damaged logs: where sound batches follow a damaged part, and whether a power failure can have torn a batch.
 
-Nouns: a *gap* is a part of a segment that is not the batches that it should be; the offsets of these are lost. Behind
-it sound batches may follow.
+Nouns: a *gap* is a part of a segment whose batches are unreadable; their offsets are lost. Sound batches may follow it.
 
 Rules:
-- Batches carry no number of their own length's end, so the batch behind a gap is searched for: where the damaged header
-  says, where the index says, and then at every byte. A candidate must have its checksum and a later offset, and the
-  batches that follow it must lead to a place that is certain: an entry of the index, or the end of the segment. Bytes
-  that a user has stored in a row may look like a batch, but do not lead there.
+- Nothing marks the beginning of a batch, so the batch after a gap is searched for: where the length in the damaged
+  header leads, at the entries of the index, and then at every byte. A candidate must match its checksum and have a
+  later offset, and the batches that follow it must lead to a place that is certain: an entry of the index, or the end
+  of the segment. Bytes that a user has stored in a row may look like a batch, but do not lead there.
 - **A torn write leaves zeros or a short file.** An append grows the file, and the file systems that we know show zeros
-  where a page of it did not reach the disk before the power failed. Pages are written by sectors of 512 bytes. So a
-  batch that is all there, and has no sector of zeros, was written whole, and was damaged later.
+  where a page of it did not reach the disk before the power failed. Pages are written in sectors of 512 bytes. So a
+  batch that has its full length, and no sector of zeros, was written completely and damaged later.
 """
 
 from __future__ import annotations

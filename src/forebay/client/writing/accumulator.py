@@ -5,7 +5,7 @@ all batches of one call or one buffered writer; the `Accumulator` holds a queue 
 
 Rules: batches of one bucket are sent in the order in which they came. Unacknowledged batches count against
 `client.writer.buffer.memory-size`; adding more blocks (back-pressure). Every batch completes: acknowledged, or
-failed with an error that its tracker keeps until it is requested.
+failed with an error that its tracker keeps until the caller asks for it.
 
 Flow: `add` -> (sender) `take_ready` -> sent -> `complete`, `retry_later` or `fail`.
 

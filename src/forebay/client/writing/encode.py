@@ -65,7 +65,7 @@ class Piece(NamedTuple):
 
 
 def rows_at_once(info: TableInfo, batch_bytes: int) -> int:
-    """How many rows to encode at a time, so that the batches of all buckets fill well and memory stays small."""
+    """Return how many rows to encode at a time, so that the batches of all buckets fill well and memory stays small."""
     return min(max(batch_bytes * info.bucket_count // _ROW_BYTES_GUESS, _ROWS_MIN), _ROWS_MAX)
 
 

@@ -6,9 +6,9 @@ and cleaning (`_log`), the put in one piece (`_put`), lookups (`_lookup`), scans
 (`_restore`). This module has the files: opening, room, snapshots, checkpoints, closing.
 
 Writes of a group go straight into the log, behind its visible end, and `apply` makes them visible in one step. Rows
-have the order of the log and not that of their keys, so there are no lookups by prefix. Superseded records are cleared
-away beside the writes: when they take more than half of the log, each group walks over a few times as many bytes of the
-oldest segment as it has written, and moves the living records to the end.
+are in the order of the log, not of their keys, so there are no lookups by prefix. Each group of writes also compacts a
+part of the log when superseded records take more than half of it: it walks over a few times as many bytes of the oldest
+segment as it has written, and moves the live records to the end.
 
 Space is allocated before a store into a map, as for LMDB (`forebay.kv.map_space`).
 """
@@ -116,7 +116,7 @@ class HlogSnapshot:
         return KvRows(schema_ids, rows, self._position(place) if len(rows) else None, self._has_rows(place))
 
     def _place(self, position: bytes | None) -> int:
-        """Where to go on. Raises `InvalidRequest` for bytes that are no position."""
+        """Return the place in the log that `position` means. Raises `InvalidRequest` for bytes that are no position."""
         if position is None:
             return self._start
         place, proof = _POSITION.unpack(position) if len(position) == _POSITION.size else (-1, 0)
@@ -374,7 +374,7 @@ class HlogEngine:
             group.abandon()
 
     def commit(self, state: EngineState, written: int) -> None:
-        """Make visible what the group has written, with `state`; clear some of the log away."""
+        """Make the writes of the group visible, with `state`, and compact a part of the log."""
         log = self._log
         live = log.live_bytes
         garbage = log.end - log.start - live
@@ -449,8 +449,8 @@ class HlogEngine:
     def _copy(self, start: int, end: int, directory: Path, previous: Path | None) -> None:
         """Write the log between two positions, which are pinned, into `directory`.
 
-        A whole segment that `previous` has, with the checksum that was taken when it was written, is linked instead:
-        records do not change, and when they were superseded is found again by reading them in order.
+        A whole segment that `previous` has is linked instead if its checksum is still the one from when it was
+        written. Records do not change; which of them are superseded follows from reading them in order.
         """
         copied = {} if previous is None else _copied_segments(previous)
         listing = []

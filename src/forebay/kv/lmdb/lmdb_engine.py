@@ -1,4 +1,4 @@
-"""The default key-value engine: LMDB through py-lmdb.
+"""The key-value engine `lmdb`: LMDB through py-lmdb.
 
 LMDB is a copy-on-write B-tree in a memory map: readers get snapshots for free and never block the writer. Commits are
 not synced (the changelog is the log of record), so files that a power failure may have torn must be discarded and
@@ -6,12 +6,11 @@ rebuilt; after a crash of the process alone they are whole. `WRITEMAP` halves th
 its risk is that a full disk becomes a fatal signal, so space is allocated before each write (`forebay.kv.map_space`),
 and file systems on which that is no guarantee are written without it.
 
-The map grows with the data. LMDB allows that only without readers, so it grows ahead of need, when there is no reader
-at the moment. Only when it is full does the engine wait for short reads and ask the owner of open snapshots to close
-them.
+The map grows with the data, and LMDB allows that only without readers. So it grows in advance, at a moment without
+readers. When the map is full, the engine waits for short reads, and asks the owner of open snapshots to close them.
 
 LMDB keys hold 511 bytes. Longer keys are stored under their first 478 bytes plus a SHA-256 digest, with the whole key
-in a separate table: the order is exact except among keys that share 478 leading bytes, and nothing else differs.
+in a separate table. Only the order of keys that share 478 leading bytes differs from the order of whole keys.
 """
 
 from __future__ import annotations
@@ -245,7 +244,7 @@ class LmdbEngine:
             return snapshot
 
     def _make_reader_room(self) -> None:
-        """Allocate the table of readers for some more readers."""
+        """Allocate the table of readers for another step of readers."""
         self._reader_room = min(self._reader_room + _LOCK_STEP_READERS, READERS_MAX)
         size = _LOCK_HEAD_BYTES + self._reader_room * _LOCK_READER_BYTES
         allocate_file(self._directory / _LOCK_FILE, 0, size)
@@ -258,7 +257,7 @@ class LmdbEngine:
 
     @contextmanager
     def _reading(self, table: Any = None) -> Iterator[Any]:
-        """A short read transaction, on `table` unless a call says otherwise."""
+        """A short read transaction; `table` is the default of its calls."""
         with self._reads:
             self._require_open()
             self._short_reads += 1
@@ -449,7 +448,7 @@ class LmdbEngine:
 
 
 def _keep_snapshots() -> None:
-    """Keep the snapshots: without an owner that closes them, growing fails while there are any."""
+    """Close no snapshot: an engine without an owner cannot grow while snapshots are open."""
 
 
 def _stored_key(key: bytes) -> bytes:
@@ -474,7 +473,7 @@ def _damage(directory: Path, reason: str) -> CorruptData:
 
 
 def _with_long_keys(size: WriteSize) -> WriteSize:
-    """`size` with the table of whole keys, which has a row for each long key."""
+    """Return `size` plus the writes to the table of whole keys, which has a row for each long key."""
     if size.longest_key <= LONG_KEY_BYTES:
         return size
     key_bytes = size.keys * _KEY_BYTES_MAX

@@ -48,7 +48,7 @@ _META_BYTES = _HEAD.size + _META.size + 2 * _TREE.size + _META_END.size
 
 
 class _Tree(NamedTuple):
-    """What names a tree: 48 bytes of a meta page, or the value of its name."""
+    """The root and size of a tree: 48 bytes, in a meta page, or as the value of the tree's name in the main tree."""
 
     page_bytes: int
     """0 but for the tree of free pages: elsewhere it would be the one size of all keys."""
@@ -212,7 +212,7 @@ class LmdbFile:
         self._require(entries == meta.main.entries, 0, f"{entries} trees are named, and should be {meta.main.entries}")
 
     def _check_free_pages(self, meta: _MetaPage) -> None:
-        """Pages that may be written next must be none that a tree uses, and be listed once."""
+        """Check that no free page is used by a tree, and that each is listed once."""
         lists: list[tuple[_Page, bytes]] = []
         for leaf in self._leaves(meta.free, no_progress, integer_keys=True):
             _, _, _, _, items, special = leaf_page(leaf.data, True, True)

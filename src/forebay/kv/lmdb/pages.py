@@ -1,6 +1,6 @@
-"""An upper bound of the pages of LMDB's file that a transaction takes.
+"""An upper bound of the pages that a transaction takes in LMDB's file.
 
-The engine allocates disk space for as many before the transaction begins (`forebay.kv.map_space`).
+The engine allocates disk space for this number of pages before the transaction begins (`forebay.kv.map_space`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The part of the data disk that stays free, so that what frees space can still be written when the disk is full.
+"""The part of the data disk that stays free for the writes by which a full disk is freed.
 
 Clients' writes stop while less than the reserve is free; metadata, checkpoints and retention may use it. Dropping a
 table, or removing expired log segments, therefore works on a disk that clients have filled.

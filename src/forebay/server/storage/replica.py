@@ -10,7 +10,7 @@ the receiver of the command gets the results.
 The high watermark, up to which clients read, follows what is durable. A write with acks=1 or 0 is visible as soon as it
 is acknowledged, before it is durable: its writer asked for that (docs/design/0006-durability-by-acks.md), and readers
 of such a table accept it. The rows of a decided transaction are visible in a primary-key table before its log is
-synced, because what is staged outlasts a power failure.
+synced, because the staged rows survive a power failure.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class BucketReplica:
         return results
 
     def _runs(self, requests: Sequence[Append]) -> Iterator[tuple[Sequence[Append], Sequence[PlainBatch]]]:
-        """Plain requests that follow each other, with their batches, and each of the others alone, without."""
+        """Yield runs of consecutive plain requests with their batches, and each other request alone without a batch."""
         info, records = self.table.info, [each.records for each in requests]
         if info.descriptor.log_format is LogFormat.ARROW and set(map(type, records)) == {bytes}:
             layout = message_codec(self.table.schema_by_id(info.schema_id).columns).layout
@@ -253,8 +253,10 @@ class BucketReplica:
     def _append_together(
         self, requests: Sequence[Append], batches: Sequence[PlainBatch]
     ) -> list[tuple[int, AppendResult]] | None:
-        """The end offset and the result of each request; None, and nothing is appended, if they have to be appended
-        one after the other: some may fit where all do not."""
+        """Append all requests at once; return the end offset and the result of each.
+
+        Returns None, with nothing appended, if that fails. The caller then appends one request after the other,
+        because some of them may still fit on the disk."""
         try:
             self._reserve.require(sum([batch.size_bytes for batch in batches]))
             outcomes = self.log.append_together([each.records for each in requests], batches)  # type: ignore[misc]
@@ -358,12 +360,15 @@ class BucketReplica:
 
     @blocking
     def take_offline_unless_written(self, writer_id: int, batches: int, cause: ForebayError) -> None:
-        """Accept no write until the bucket is opened again, which writes what is decided, if some of it is missing."""
+        """Accept no write until the bucket is opened again, if rows of a decided transaction are missing.
+
+        Opening the bucket writes them.
+        """
         if self.log.last_sequence(writer_id) + 1 < batches:
             self.log.take_offline(cause)
 
     def show_decided(self) -> None:
-        """Make visible what a `DecidedCommand` has written to a log table."""
+        """Make the rows that a `DecidedCommand` has written to a log table visible."""
         if self._kv is None:  # else it is visible, and clients' puts may be in the log that the state does not have yet
             self._raise_high_watermark(self.log.synced_offset)
 

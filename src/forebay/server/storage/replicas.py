@@ -78,17 +78,17 @@ _NOTHING = WrittenAndRead()
 
 
 class DecidedWork(Protocol):
-    """What transactions that are decided still have to write. Called in any thread."""
+    """The writes that decided transactions still have to make. Called in any thread."""
 
     unfinished: frozenset[int]
     """The ids of tables of which such a transaction has written some rows, or none yet."""
 
     def writers(self, bucket: TableBucket) -> Collection[int]:
-        """The writer ids of the transactions that may have something to write to a bucket."""
+        """Return the writer ids of the transactions that may still write to a bucket."""
         ...
 
     def write(self, replica: BucketReplica) -> None:
-        """Write all that there is for a bucket that is being opened, before any request uses it."""
+        """Write all rows that are missing in a bucket that is being opened, before any request uses it."""
         ...
 
 
@@ -398,7 +398,7 @@ class ReplicaManager:
         return replica
 
     def _known_end(self, bucket: TableBucket, log_folder: str) -> StoredMarks | None:
-        """What an earlier process has noted of the end of a log, as far as that proves something."""
+        """Return the marks of a log's end that an earlier process stored, without those that prove nothing now."""
         marks = self._ends.stored_marks(bucket)
         if marks is None or marks.written is None or self._was_closed(bucket):
             return marks
@@ -489,7 +489,7 @@ class ReplicaManager:
     # ---- for metrics ------------------------------------------------------------------------------------------------
 
     def written_and_read(self) -> dict[int, WrittenAndRead]:
-        """What was written to each table and read from its log since the start, by table id."""
+        """Return the records and bytes written to each table and read from its log since the start, by table id."""
         with self._lock:
             totals = dict(self._closed_counts)
             for replica in self._open.all():
@@ -501,7 +501,7 @@ class ReplicaManager:
         return self._closed_counts.get(table_id, _NOTHING)
 
     def known_ends(self, table: LiveTable) -> dict[TableBucket, int]:
-        """The offsets up to which clients read a table's buckets, but for those that were never opened."""
+        """Return the offsets up to which clients read a table's buckets, without buckets that were never opened."""
         partitions = table.current.partitions_by_id
         ends: dict[TableBucket, int] = {}
         for bucket in buckets_of(table.info, list(partitions)):
@@ -512,7 +512,7 @@ class ReplicaManager:
         return ends
 
     def row_counts(self) -> dict[int, int]:
-        """The rows of open buckets of primary-key tables, by table id, where they are known."""
+        """Return the number of rows in open buckets of primary-key tables, by table id, where it is known."""
         counts: dict[int, int] = {}
         for replica in self._open.all():
             if replica.has_kv and not replica.closed and (count := replica.kv.row_count) is not None:
@@ -525,7 +525,7 @@ class ReplicaManager:
         return self._reserve.is_free()
 
     def disk_bytes(self) -> tuple[int, int]:
-        """The size of the data disk, and how much of it is free."""
+        """Return the size of the data disk and its free space, in bytes."""
         return self._reserve.size_and_free()
 
     @property
@@ -581,12 +581,12 @@ class ReplicaManager:
 
     @blocking
     def sync_ends(self) -> None:
-        """Make durable where logs are known to end, if that has changed."""
+        """Make the known ends of logs durable if they have changed."""
         self._ends.sync_if_due()
 
     @blocking
     def sync_idle(self) -> None:
-        """Sync what weaker acknowledgements left unsynced. A failure takes only its own bucket offline."""
+        """Sync the writes with acks=1 and 0. A failure takes only its own bucket offline."""
         for replica in self.each_open():
             try:
                 replica.sync_idle()
@@ -712,7 +712,7 @@ def refuse_rocksdb(fs: FileSystem, directory: str, tables: Iterable[LiveTable]) 
 
 
 def _log_recovery(log: LogTablet, path: PhysicalTablePath, synced: int) -> None:
-    """Say what opening a log has removed."""
+    """Log a warning with what opening a log has removed."""
     recovery = log.recovery
     if recovery.cut_bytes and recovery.is_cut_exact:
         _LOGGER.warning(
