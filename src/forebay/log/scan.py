@@ -1,8 +1,8 @@
 """Iterating over the batches of a segment file, with the checks that detect a damaged log.
 
-Rule: each batch begins where the one before ends, with the offset that follows the last one of the batch before. Walks
-read windows of the file, so their memory does not grow with the file; a window that shall only show headers becomes
-small when batches are large.
+Rule: each batch begins where the previous one ends, with the offset that follows the previous one's last. A scan reads
+the file in windows, so its memory does not grow with the file. A scan of headers uses small windows if batches are
+large.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _SEQUENCES = 1 << 31
 
 
 class SequencedBatch(Protocol):
-    """What this module needs of a batch."""
+    """The part of a batch that `Idempotence` uses."""
 
     bucket: TableBucket
     writer_id: int
@@ -327,7 +327,7 @@ class WriteTracker:
             self._end_one(batch)
 
     def refused(self, error: ForebayError, rows: int) -> None:
-        """Record rows that could not even be encoded, in a thread without a caller to raise to."""
+        """Record rows that could not be encoded in the sender's thread, where no caller can get the error."""
         with self._condition:
             self._rows_lost += rows
             self._error = self._error or error

@@ -265,7 +265,7 @@ class KvEncoder:
         return KeyedRows(keys, pa.nulls(len(keys), pa.binary()), buckets, self._partitions(batch))
 
     def changes(self, batch: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> KeyedRows:
-        """The encoded rows of a storage-schema batch, of which some are `deletes`: of these only the key counts."""
+        """Return the encoded rows of a storage-schema batch; rows flagged in `deletes` become deletes of their keys."""
         keys, buckets = self._router.route(batch)
         upserts = self._router.primary_key.canonical_columns(batch).filter(pa.array(~deletes))
         places = pa.array(np.cumsum(~deletes) - 1, pa.int64(), mask=deletes)
@@ -432,7 +432,7 @@ class WriteEncoder:
         )
 
     def _batches_of_changes(self, data: Any, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """Rows of an update's old image are left out: the new one says it all. Of a delete only the key counts."""
+        """Yield batches of changes, without the old rows of updates. Deletes need no more than their keys."""
         from forebay.api.changes import CHANGE_TYPES, split_changes
         from forebay.api.changes import DELETE as DELETED
         from forebay.api.changes import UPDATE_BEFORE as OLD

@@ -79,7 +79,7 @@ _CORRUPT_ATTEMPTS_MAX = 3
 
 
 class Lingering(Protocol):
-    """What the sender needs of a buffered writer."""
+    """The part of a buffered writer that the sender uses."""
 
     @property
     def due_at(self) -> float | None:
@@ -396,13 +396,13 @@ class Sender:
         return not leaderless
 
     def _keep_waiting(self, batches: list[Batch], error: ForebayError) -> None:
-        """Note why batches cannot be sent yet; a batch that expires says so."""
+        """Store why batches cannot be sent yet, for the error of a batch that expires."""
         for batch in batches:
             batch.last_error = error
         self._tell_waiting(batches[0], error)
 
     def _reroute(self, path: TablePath, table_ids: set[int]) -> bool:
-        """Move batches of dropped partitions to the current ones of the same names. False: not done yet, try again."""
+        """Move batches of dropped partitions to the current ones of the same names. False: call it again later."""
         try:
             info = self.cluster.table_info(path)
             self._fail_older(info)
@@ -430,7 +430,7 @@ class Sender:
         return done
 
     def _fail_tables(self, table_ids: set[int], error: ForebayError) -> None:
-        """Fail the batches of tables that are gone, not those of one that has got the name since."""
+        """Fail the batches of dropped tables, but not the batches of a new table of the same name."""
         with self.accumulator.lock:
             dropped = self.accumulator.queued(lambda b: b.target.table_id in table_ids)
             self.accumulator.fail_queued(dropped, error)

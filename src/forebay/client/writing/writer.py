@@ -369,7 +369,7 @@ class TableWriter:
 
 
 def _gathered(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Small batches merged into large ones: encoding a batch costs more than copying a few rows."""
+    """Return the batches with small ones merged, because encoding a batch costs more than copying a few rows."""
     if len(batches) < 2:
         return batches
     joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -189,7 +189,7 @@ class MemoryPool:
         return any_granted
 
     def _watch_out(self, again: bool = False, seconds: float | None = None) -> None:
-        """Limit the wait of the first waiter; `again` if another one was first before."""
+        """Start the timer of the first waiter; `again` restarts it, for a new first waiter."""
         if self._watch is not None:
             if not again:
                 return

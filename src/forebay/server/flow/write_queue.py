@@ -295,8 +295,8 @@ class WriteQueue(Generic[Item, Result]):
 
     @contextmanager
     def held(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> Iterator[None]:
-        """Hold all work during the block, and wait first until running work has ended. Submitted items wait, without
-        a thread. One holder at a time."""
+        """Hold all work during the block, and wait first until running work has ended. Submitted items wait
+        without occupying a thread. Holders take turns."""
         with self._lock:
             self._is_held = True
             self._changed.wait_for(lambda: not self._running)
