@@ -4,9 +4,9 @@ Nouns: the *view* of a segment is the part that readers may see: a number of byt
 append writes the file, then the index, and publishes a new view last. Readers take the view once and never look beyond
 it.
 
-Flow of a read: nearest index entry at or before the requested offset, one `pread` of the budget plus the index interval,
-a few header steps to the first requested batch, a jump by the index to near the end of the budget, a few more steps.
-So its cost does not grow with the number of batches that it returns, and the bytes are returned without a copy.
+Flow of a read: nearest index entry at or before the requested offset, one `pread` of the budget plus the index
+interval, a few header steps to the first requested batch, a jump by the index to near the end of the budget, a few more
+steps. So its cost does not grow with the number of batches that it returns, and the bytes are returned without a copy.
 
 An *entry* of an index names a batch. The offset index has (base offset relative to the segment's, position), 4 + 4
 bytes; the time index has (commit timestamp in ms, base offset relative to the segment's), 8 + 4 bytes; both big-endian,
