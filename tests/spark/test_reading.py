@@ -221,7 +221,7 @@ def test_a_dropped_table_fails_its_readers_with_its_name(table: Table, connectio
 
 def quick(settings: Any) -> Any:
     """Settings that give up soon."""
-    return replace(settings, given=(*settings.given, ("client.retry-timeout", 0.2)))
+    return replace(settings, user_options=(*settings.user_options, ("client.retry-timeout", 0.2)))
 
 
 # ---- batches --------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def test_without_the_beginning_of_the_changelog_an_ended_snapshot_is_an_error(
 
 
 def test_a_bucket_that_was_being_read_is_not_gone_on_with_in_another_order(table: Table) -> None:
-    small = replace(table.connection.settings, given=(("client.scanner.kv.fetch.max-bytes", 1024),))
+    small = replace(table.connection.settings, user_options=(("client.scanner.kv.fetch.max-bytes", 1024),))
     scan = ClusterScan(table.info, ReadOptions(small))
     plan = scan.plan(table.connection, 2, Pushdown(("id",)), StructType([scan.schema["id"]]))
     snapshot = plan.open().pinned

@@ -8,8 +8,8 @@ from typing import TypeVar
 C = TypeVar("C", bound=type)
 
 
-def hides(*names: str) -> Callable[[C], C]:
-    """A class decorator that hides `names` from `dir()`: public for Forebay's other modules, not for users."""
+def hidden_from_completion(*names: str) -> Callable[[C], C]:
+    """Return a class decorator that removes `names` from `dir()`: other modules of Forebay use them, users do not."""
 
     hidden = set(names)
 

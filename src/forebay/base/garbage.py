@@ -14,7 +14,11 @@ from typing import Any
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 
 _OLDEST = 2
+"""The collector's oldest generation: its collection is a full one."""
+
 _WHOLE_SECONDS = 600.0
+"""Minimum time between two complete collections, unless the number of frozen objects doubles before."""
+
 _GROWTH_ALLOWED = 200_000
 """Frozen objects beyond twice those of the last complete collection that trigger the next one."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 _MOUNTS = Path("/proc/self/mountinfo")
 _MOUNT_POINT_ESCAPE = re.compile(r"\\([0-7]{3})")
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+# From the headers of Linux and glibc: the mask, size and field offset of `struct statx`, and flags of system calls.
 _STATX_MNT_ID_UNIQUE = 0x4000
 _STATX_BYTES = 256
 _STATX_MNT_ID_PLACE = 144
@@ -26,6 +27,8 @@ _BLOCKS_LOCK = threading.Lock()
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _MEMINFO = "/proc/meminfo"
 _UNKNOWN_MACHINE_BYTES = 2 << 30
+"""The memory that a machine is assumed to have if it does not report it."""
+
 _UNIQUE_SYSFS_INODES = (5, 5)
 """The first kernel version whose sysfs inode numbers are unique between two boots of the machine."""
 

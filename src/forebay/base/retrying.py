@@ -21,6 +21,7 @@ _LOGGER = logging.getLogger("forebay")
 
 BACKOFF_FIRST_SECONDS = 0.02
 BACKOFF_MAX_SECONDS = 1.0
+"""The wait before the first retry; it doubles with each failure, up to the maximum. Each wait varies by a fifth."""
 
 NOTICE_SECONDS = 2.0
 """How long a call waits before it logs a notice."""

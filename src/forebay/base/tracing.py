@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TRACE_FIELD = 20090
+"""The number of the protobuf field; Fluss's messages have no field with it."""
+
 _PARENT_BYTES = 55
+"""The length of a W3C `traceparent`."""
+
 _PARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from forebay.base import threads
-from forebay.base.completion import hides
+from forebay.base.completion import hidden_from_completion
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.session import Session
 from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
@@ -65,7 +65,9 @@ def connect(
     return connection
 
 
-@hides("attached", "buffered_bytes", "client_id", "clock", "cluster", "ids", "number", "sender", "settings")
+@hidden_from_completion(
+    "attached", "buffered_bytes", "client_id", "clock", "cluster", "ids", "number", "sender", "settings"
+)
 class Connection(Session):
     """A connection to a cluster. Thread-safe. Open one with `connect`."""
 

@@ -31,6 +31,7 @@ from forebay.metadata.table import TablePath
 from forebay.protocol.api import ApiKey
 
 _WINDOW_SECONDS = 60.0
+"""Rates are means over at least this time, once a connection is as old."""
 _FLUSS, _OURS = "fluss_client_", "forebay_client_"
 _CLIENT = ("client_id",)
 _TABLE = ("client_id", "database", "table")
@@ -109,6 +110,7 @@ class ClientMetrics(Collector):
         self._lock = threads.lock()
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of each connection. A repeated `client.id` gets the connection's number as a suffix."""
         with self._lock:
             families = _Families()
             sessions = self._connections or live_sessions()

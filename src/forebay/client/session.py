@@ -168,6 +168,7 @@ def live_sessions() -> list[Session]:
 
 
 _EXIT_SECONDS = 10.0
+"""How long a connection may take to send its rows at process exit."""
 
 
 def _after_fork_in_child() -> None:

@@ -208,18 +208,18 @@ class Address:
 class Settings:
     """Bootstrap servers and options of a connection. Hashable and picklable; passwords and lake options are not shown.
 
-    `given` holds the values that the user set, by full option name; all others have their defaults. `lake_options` are
-    the user's options of the lake, which override those that the server sends.
+    `user_options` are the values that the user set, by full option name; all others have their defaults. `lake_options`
+    are the user's options of the lake, which override those that the server sends.
     """
 
     bootstrap_servers: tuple[Address, ...]
-    given: tuple[tuple[str, Any], ...] = ()
+    user_options: tuple[tuple[str, Any], ...] = ()
     lake_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     _values: dict[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values = {name: option.default_value for name, option in OPTIONS.items()}
-        values.update(self.given)
+        values.update(self.user_options)
         object.__setattr__(self, "_values", values)
 
     def __getitem__(self, name: str) -> Any:
@@ -253,10 +253,10 @@ class Settings:
         return bool(self[_SCAN_STRATEGY] == "server_scan" and self[_SCANS_ON_SERVERS])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Settings, (self.bootstrap_servers, self.given, self.lake_options)
+        return Settings, (self.bootstrap_servers, self.user_options, self.lake_options)
 
     def __repr__(self) -> str:
-        options = {name: "******" if name.endswith("password") else value for name, value in self.given}
+        options = {name: "******" if name.endswith("password") else value for name, value in self.user_options}
         servers = ",".join(str(address) for address in self.bootstrap_servers)
         lake = f", {LAKE_OPTIONS} for {', '.join(key for key, _ in self.lake_options)}" if self.lake_options else ""
         return f"Settings({servers}{''.join(f', {name}={value!r}' for name, value in options.items())}{lake})"
@@ -327,7 +327,7 @@ def _lake_options(options: Any) -> tuple[tuple[str, str], ...]:
 
 def _check_consistent(settings: Settings) -> None:
     _ = settings.credentials
-    values = dict(settings.given)
+    values = dict(settings.user_options)
     both = _SCAN_STRATEGY in values and _SCANS_ON_SERVERS in values
     if both and values[_SCANS_ON_SERVERS] != (values[_SCAN_STRATEGY] == "server_scan"):
         raise InvalidRequest(

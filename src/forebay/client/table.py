@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 
 _LOOKUPS_KEPT = 16
+"""Maximum number of cached lookups, one for each selection of columns."""
 
 
 class Table(ArrowStream):

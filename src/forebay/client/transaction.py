@@ -34,7 +34,7 @@ from forebay.api.data import Rows
 from forebay.api.keys import key_rows
 from forebay.api.results import WriteResult
 from forebay.base import threads
-from forebay.base.completion import hides
+from forebay.base.completion import hidden_from_completion
 from forebay.base.errors import (
     ErrorCode,
     ForebayError,
@@ -64,12 +64,17 @@ OWN_ATTEMPT = "driver"
 """The attempt of the rows that a transaction's own process stages."""
 
 _OWN_CHARS = 12
+"""Characters of the random suffix that makes an attempt's name unique."""
+
 _REQUEST_BYTES = 2 << 20
 _REQUEST_BUCKETS_MAX = 256
+"""A request to stage rows is sent when it has this many bytes or batches."""
+
 _IN_FLIGHT_MAX = 4
+"""Requests of one attempt that are in flight at a time."""
 
 _KNOWS_CONDITIONS = 1
-"""The version of CommitTransaction that knows what is watched."""
+"""The first version of CommitTransaction with conditions (`watched`)."""
 
 _warned_clusters: weakref.WeakSet[ClusterClient] = weakref.WeakSet()
 """The clusters without transactions that a warning has named."""
@@ -259,7 +264,7 @@ def _tablet_server(cluster: ClusterClient) -> ServerNode:
     return nodes[0]
 
 
-@hides("begin", "begun_id", "staged_writer")
+@hidden_from_completion("begin", "begun_id", "staged_writer")
 class Transaction(TableRows):
     """Rows that become visible together, once: `connection.transaction(application, version)`.
 

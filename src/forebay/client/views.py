@@ -60,10 +60,10 @@ class RowView:
         self.columns: tuple[Column, ...] = tuple(schema.columns[p] for p in schema.indexes(names))
         self.predicate = predicate
         self.bound = bind(predicate, schema) if bound is None and predicate is not None else bound
-        needed = set(names) | (set() if predicate is None else set(predicate.columns()))
-        if not needed:
-            needed = {_narrowest(schema.columns).name}  # rows without columns are counted by reading one column
-        self.positions = tuple(sorted(schema.indexes(list(needed))))
+        column_names = set(names) | (set() if predicate is None else set(predicate.columns()))
+        if not column_names:
+            column_names = {_narrowest(schema.columns).name}  # rows without columns are counted by reading one column
+        self.positions = tuple(sorted(schema.indexes(list(column_names))))
         self.read: tuple[Column, ...] = tuple(schema.columns[p] for p in self.positions)
         self.schema: pa.Schema = user_schema(self.columns)
         self._storage = storage_schema(self.columns)

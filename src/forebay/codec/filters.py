@@ -219,12 +219,12 @@ def columns_of(bound: BoundPredicate) -> frozenset[str]:
     return frozenset(leaf.column.name for leaf in leaves(bound))
 
 
-def conjuncts(bound: BoundPredicate | None) -> list[BoundPredicate]:
+def bound_conjuncts(bound: BoundPredicate | None) -> list[BoundPredicate]:
     """The conjuncts of `bound`, none of which is itself a conjunction."""
     if bound is None:
         return []
     if isinstance(bound, BoundCompound) and bound.function is CompoundFunction.AND:
-        return [part for child in bound.children for part in conjuncts(child)]
+        return [part for child in bound.children for part in bound_conjuncts(child)]
     return [bound]
 
 

@@ -111,6 +111,7 @@ class LocalReader:
         return descriptor
 
     def pread(self, offset: int, length: int) -> bytes:
+        """Read until `length` bytes or the end of the file: one system call may return fewer."""
         descriptor = self._open_descriptor()
         try:
             parts = []
@@ -162,6 +163,7 @@ class LocalAppendFile:
         return descriptor
 
     def append(self, buffers: Sequence[Buffer]) -> int:
+        """Write the buffers with as few system calls as the system allows."""
         number = self._usable().number
         start = self._size
         total = 0
@@ -175,6 +177,7 @@ class LocalAppendFile:
         return start
 
     def sync(self) -> None:
+        """Sync the data, and before the first success also the file's folder. A failure makes the handle unusable."""
         number = self._usable().number
         try:
             _sync_data(number)
@@ -251,6 +254,7 @@ class LocalFileSystem:
             return file.read()
 
     def write_atomic(self, path: str, data: Buffer) -> None:
+        """Write and sync a temporary file, rename it to `path`, and sync the folder."""
         temporary = self._write_temporary(check_steps(path), data)
         with _Translating("replace", path):
             try:
@@ -261,6 +265,7 @@ class LocalFileSystem:
             _sync_folder(os.path.dirname(path))
 
     def publish_if_absent(self, path: str, data: Buffer) -> bool:
+        """Write and sync a temporary file, and link it to `path`, which fails if the name exists."""
         temporary = self._write_temporary(check_steps(path), data)
         with _Translating("create", path):
             try:
@@ -293,6 +298,7 @@ class LocalFileSystem:
             return LocalSharedWords(path)
 
     def make_directories(self, path: str) -> None:
+        """Create the missing folders from the top down, and sync each one's parent."""
         with _Translating("create the folder", path):
             missing = []
             while path and not os.path.isdir(path):
@@ -309,6 +315,7 @@ class LocalFileSystem:
                 _sync_folder(os.path.dirname(folder))
 
     def list_directory(self, path: str) -> list[FileEntry]:
+        """Return the entries by name. Files that are removed during the listing are left out; links are followed."""
         listing = []
         with _Translating("list", path), os.scandir(path) as entries:
             for entry in entries:
@@ -328,6 +335,7 @@ class LocalFileSystem:
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
+        """Remove files and folders from the bottom up. Links are removed, not followed."""
         with _Translating("remove the folder", path):
             if not os.path.isdir(path):
                 return
@@ -368,6 +376,7 @@ class LocalFileSystem:
             return figures.f_blocks * figures.f_frsize
 
     def lock(self, path: str) -> FileLock | None:
+        """Lock `path` by `flock`, which the system releases when the process ends."""
         with _Translating("lock", path):
             descriptor = _open(path, os.O_RDWR | os.O_CREAT)
             try:

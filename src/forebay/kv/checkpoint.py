@@ -4,12 +4,13 @@ An engine does not sync its files. After a graceful shutdown they are trusted if
 crash of the process alone they are trusted if the kernel provably has every page that was written: a witness of the
 page cache (`base.host.page_cache_witnesses`) is the same as when the files were opened. LMDB's file is then also walked
 (`kv.lmdb.lmdb_file`): its trees must be sound, and its rows must match the digest of the writes; the engine `hlog`
-checks as much whenever it is opened. Otherwise, and if the engine finds them damaged, the files are discarded: the
-state is restored from the newest checkpoint with correct checksums, or from nothing, and the changelog from there on.
+checks the same whenever it is opened. Otherwise, and if the engine finds them damaged, the files are discarded: the
+state is restored from the newest checkpoint with correct checksums, or from an empty state, and from the changelog
+after it.
 The log therefore keeps everything from the newest checkpoint's offset on (`retained_offset`).
 
-A checkpoint is valid only if its rows match their digest (`hlog`: their own checksums); a state that fails this is not
-trusted after the next close.
+A checkpoint is valid only if its rows match their digest (`hlog`: their own checksums). A state that fails this check
+is not trusted after the next close.
 
 Layout of a `kv-<bucket>` folder (docs/format/value_batch.md): `db/` the engine's files; `trust` says "clean" with the
 listing of their checksums (`kv.file_checksums`), or "in use" with the witnesses; `checkpoint-<20-digit offset>/`
@@ -260,12 +261,12 @@ class KvFolder:
     @property
     def retained_offset(self) -> int:
         """Return the offset from which the changelog is needed if the engine's own files are lost."""
-        found = checkpoints(self._fs, self._path)
-        return int(found[-1].removeprefix(_CHECKPOINT_PREFIX)) if found else 0
+        folders = checkpoints(self._fs, self._path)
+        return int(folders[-1].removeprefix(_CHECKPOINT_PREFIX)) if folders else 0
 
     def _newest_checkpoint(self) -> str | None:
-        found = checkpoints(self._fs, self._path)
-        return names.join(self._path, found[-1]) if found else None
+        folders = checkpoints(self._fs, self._path)
+        return names.join(self._path, folders[-1]) if folders else None
 
     def _remove_leftovers(self) -> None:
         """Remove partial checkpoints and trust files that a crash left."""

@@ -2,8 +2,8 @@
 
 The log is the source of truth and the engine is an index on it (docs/design/0005-the-log-is-the-truth.md). An engine
 therefore needs no log of its own: it stores, in one atomic step, the rows of a batch and the changelog offset up to
-which it has seen everything. After a crash, whatever state it returns with is right for the offset that it reports, and
-the rest is replayed.
+which it has applied everything. After a crash, an engine may return to any earlier state, as long as it reports the
+offset of that state; the rest of the changelog is replayed.
 
 Stored values are `length i32 | schema id i16 | row` (codec.kv.value_batch), so that a scan page is plain concatenation.
 
@@ -29,6 +29,7 @@ from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence
 
 UNBOUNDED = (1 << 63) - 1
+"""In place of a limit in bytes: no limit."""
 
 _STATE = struct.Struct("<BqqqqQ")
 _STATE_VERSION = 2
@@ -78,8 +79,8 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class KvPage:
-    """Rows of a snapshot: a value batch of `rows` rows, the position after the last one (None: there are no rows), and
-    whether there are more.
+    """Rows of a snapshot: a value batch of `rows` rows, the position after the last one (None without rows), and
+    whether more rows follow.
     """
 
     records: bytes
@@ -90,7 +91,7 @@ class KvPage:
 
 @dataclass(frozen=True, slots=True)
 class KvRows:
-    """The same rows for those who decode them: schema ids and rows, which may lie where the engine has them."""
+    """A page whose rows are decoded here: schema ids and rows, which may refer to the engine's own memory."""
 
     schema_ids: npt.NDArray[np.int16]
     rows: RowSlices
@@ -111,15 +112,15 @@ class KvSnapshot(Protocol):
         ...
 
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
-        """Return rows from the first one on, or after a position that a page of this snapshot told.
+        """Return rows from the first one on, or after the position of an earlier page of this snapshot.
 
-        At least one row, if there is one; then no more once they hold `bytes_max` bytes or are `rows_max`. Raises
+        A page has at least one row, if there is one, and ends when it has `bytes_max` bytes or `rows_max` rows. Raises
         `InvalidRequest` for an invalid position.
         """
         ...
 
     def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
-        """Return the same as `page`. The rows stay good when the snapshot is closed."""
+        """Return the same rows as `page`. They stay valid when the snapshot is closed."""
         ...
 
     def close(self) -> None: ...
@@ -130,18 +131,18 @@ MergedPut = tuple[bytes, RowSlices, RowSlices, int]
 
 
 class GroupWrites(Protocol):
-    """What a group of writes has written, seen by the group alone, until `apply`. One thread uses it, and ends it by
-    `apply` or `abandon` before the next one begins.
+    """The writes of one group, visible only to the group until `apply`. One thread uses it, and ends it by `apply` or
+    `abandon` before the next group begins.
     """
 
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
-        """Return the stored values of (at least) these keys as the group has left them, None where there is none."""
+        """Return the stored values of at least these keys, with the group's writes; None for keys without a row."""
         ...
 
     def put(self, touched: Mapping[bytes, bytes | None]) -> None:
-        """Write (value) and delete (None) keys, of which `get` was asked if their old values matter.
+        """Write (value) and delete (None) keys. Keys whose old values matter have been read by `get` before.
 
-        Raises `DiskFull` (DISK_WRITE_LOCKED), and has no effect then.
+        Raises `DiskFull` (DISK_WRITE_LOCKED), without any effect.
         """
         ...
 
@@ -153,30 +154,31 @@ class GroupWrites(Protocol):
         plan: MergePlan,
         sequence: AutoIncrementSequence | None,
     ) -> MergedPut | None:
-        """Merge and put the `count` KvRecords from `start` on, of the latest schema, in one piece, if the engine can.
+        """Merge and put the `count` KvRecords from `start` on, of the latest schema, in one call of compiled code.
 
-        None if it cannot, or cannot with these records: then nothing is written, and they have to be merged and `put`.
-        Raises `DiskFull` (DISK_WRITE_LOCKED) and what drawing an auto-increment id raises, without any effect.
+        Returns None, with nothing written, if the engine cannot do so, or not with these records: the caller then
+        merges them and calls `put`. Raises `DiskFull` (DISK_WRITE_LOCKED), and the errors of taking an auto-increment
+        id, without any effect.
         """
         ...
 
     def take_back(self) -> None:
-        """Take back what the last `put` or `put_records` has written."""
+        """Undo the last `put` or `put_records`."""
         ...
 
     def digest_change(self) -> int | None:
-        """Return what the group adds to the digest of the rows; None if that is not kept with the state."""
+        """Return the change of the rows' digest by the group; None if the engine's state has no digest."""
         ...
 
     def apply(self, state: EngineState) -> None:
-        """Make all of it visible and set the state, in one atomic step.
+        """Make all writes visible and set the state, in one atomic step.
 
         Raises `StorageFailure` without any effect when the engine cannot write.
         """
         ...
 
     def abandon(self) -> None:
-        """Forget all of it."""
+        """Undo all writes of the group. No effect after `apply`."""
         ...
 
 
@@ -193,7 +195,7 @@ class KvEngine(Protocol):
         ...
 
     def begin(self, keeps_digest: bool) -> GroupWrites:
-        """Begin a group of writes. `keeps_digest`: whether the digest of the rows is wanted."""
+        """Begin a group of writes. `keeps_digest`: whether to compute the digest of the rows."""
         ...
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:

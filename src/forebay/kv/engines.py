@@ -1,9 +1,9 @@
 """Which engine holds a bucket's key-value state, and moving it from one engine to another.
 
-A folder is opened with the engine that wrote it. A new one gets the engine that its table names, else the server's
-choice: `hlog`, where keys are not looked up by a prefix and the file system can promise space (`allocates_in_place`),
-else `lmdb`. A folder whose table names another engine than it has is converted when it is opened. Files of RocksDB,
-which earlier versions could write, are refused (`forebay.kv.rocksdb_state`).
+A folder is opened with the engine that wrote it. A new folder gets the engine that its table names, or else the
+server's choice. That is `hlog` if keys are not looked up by a prefix and the file system can guarantee space
+(`allocates_in_place`), and `lmdb` otherwise. A folder whose table names another engine is converted when it is opened.
+Files of RocksDB, which earlier versions could write, are refused (`forebay.kv.rocksdb_state`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ ENGINES: dict[str, Callable[..., KvEngine]] = {"hlog": HlogEngine, "lmdb": LmdbE
 
 _FILES = {"hlog": HEAD_FILE, "lmdb": DATA_FILE}
 _ROWS_AT_ONCE = 10_000
+"""Rows per group when one engine's rows are copied into another."""
 
 
 def engine_in(directory: Path) -> str | None:
@@ -106,8 +107,8 @@ class TableEngine:
 
     def __init__(self, descriptor: TableDescriptor, preferred: str, kept_free: Callable[[], int]) -> None:
         """`preferred`: the server's choice, or `AUTO`. `kept_free`: bytes of the disk that writes leave free."""
-        named = descriptor.custom_properties.get(ENGINE_PROPERTY, AUTO).strip().lower()
-        self._named = named if named in ENGINES else None
+        name = descriptor.custom_properties.get(ENGINE_PROPERTY, AUTO).strip().lower()
+        self._named = name if name in ENGINES else None
         self._preferred = preferred
         self._needs_order = prefix_encoder(descriptor) is not None
         self._keeps_digest = descriptor.has_full_changelog
@@ -115,27 +116,27 @@ class TableEngine:
 
     def is_other_than(self, engine: KvEngine, directory: Path) -> bool:
         """Return whether a bucket whose engine is open would be moved to another one if it were opened again."""
-        return self._named is not None and engine.name in ENGINES and self.wanted(directory) != engine.name
+        return self._named is not None and engine.name in ENGINES and self.engine_for(directory) != engine.name
 
     def __call__(self, directory: Path) -> KvEngine:
         if is_rocksdb(directory):
             raise refusal(directory)
-        found = engine_in(directory)
-        wanted = self.wanted(directory)
-        if found is not None and found != wanted and self._named is not None:
+        current = engine_in(directory)
+        target = self.engine_for(directory)
+        if current is not None and current != target and self._named is not None:
             try:
-                self._convert(directory, found, wanted)
+                self._convert(directory, current, target)
             except StorageFailure as e:
                 _LOGGER.warning(
                     "%s stays with the key-value engine '%s' and is not moved to '%s': %s",
-                    directory, found, wanted, e.message,
+                    directory, current, target, e.message,
                 )  # fmt: skip
-                wanted = found
-        elif found is not None:
-            wanted = found
-        return self._open(wanted, directory)
+                target = current
+        elif current is not None:
+            target = current
+        return self._open(target, directory)
 
-    def wanted(self, directory: Path) -> str:
+    def engine_for(self, directory: Path) -> str:
         """Return the engine that a new bucket in `directory` would get."""
         name = self._named or self._preferred
         if name in ("hlog", AUTO):
@@ -146,27 +147,27 @@ class TableEngine:
     def _open(self, name: str, directory: Path) -> KvEngine:
         return ENGINES[name](directory, kept_free=self._kept_free)
 
-    def _convert(self, directory: Path, found: str, wanted: str) -> None:
+    def _convert(self, directory: Path, current: str, target: str) -> None:
         """Replace the engine's files by those of another one with the same rows and state."""
-        made = directory.with_name(f"{directory.name}.{wanted}{names.TEMPORARY_SUFFIX}")
-        old = directory.with_name(f"{directory.name}.{found}{names.TEMPORARY_SUFFIX}")
+        converted = directory.with_name(f"{directory.name}.{target}{names.TEMPORARY_SUFFIX}")
+        old = directory.with_name(f"{directory.name}.{current}{names.TEMPORARY_SUFFIX}")
         try:
-            for leftover in (made, old):
+            for leftover in (converted, old):
                 shutil.rmtree(leftover, ignore_errors=True)
-            self._copy(directory, found, made, wanted)
+            self._copy(directory, current, converted, target)
             directory.rename(old)
-            made.rename(directory)
+            converted.rename(directory)
             shutil.rmtree(old, ignore_errors=True)
         except OSError as e:
-            raise storage_failure(f"move to the engine '{wanted}'", str(directory), e) from e
+            raise storage_failure(f"move to the engine '{target}'", str(directory), e) from e
         finally:
-            shutil.rmtree(made, ignore_errors=True)
-        _LOGGER.info("moved the key-value state in %s from the engine '%s' to '%s'", directory, found, wanted)
+            shutil.rmtree(converted, ignore_errors=True)
+        _LOGGER.info("moved the key-value state in %s from the engine '%s' to '%s'", directory, current, target)
 
-    def _copy(self, directory: Path, found: str, made: Path, wanted: str) -> None:
-        source = self._open(found, directory)
+    def _copy(self, directory: Path, current: str, target_directory: Path, target_name: str) -> None:
+        source = self._open(current, directory)
         try:
-            target = self._open(wanted, made)
+            target = self._open(target_name, target_directory)
             try:
                 copy_rows(source, target, keeps_digest=self._keeps_digest)
             finally:

@@ -2,7 +2,7 @@
 
 Nouns: a *listing* is one line `<crc32c> <size> <name>` for each file, sorted by name, and a last line
 `<crc32c> listing` with the checksum of the lines before. Engines such as LMDB keep no checksums of their own, so a
-flipped byte in a file would be served as a row; the log knows better.
+flipped byte in a file would be served as a row, although the log has the right one.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def first_difference(fs: FileSystem, folder: str, listing: str) -> str | None:
     lines = listing.splitlines(keepends=True)
     if not lines or lines[-1] != _last_line("".join(lines[:-1])):
         return f"the listing of the files in {folder} is damaged"
-    found = {line.split(" ", 2)[2]: line for line in list_files(fs, folder).splitlines()[:-1]}
+    actual = {line.split(" ", 2)[2]: line for line in list_files(fs, folder).splitlines()[:-1]}
     for line in listing.splitlines()[:-1]:
         checksum, size, name = line.split(" ", 2)
         path = names.join(folder, name)
-        if name not in found:
+        if name not in actual:
             return f"{path} is missing"
-        if found[name] != line:
-            now = found[name].split(" ")
+        if actual[name] != line:
+            now = actual[name].split(" ")
             return f"{path} has {now[1]} bytes with checksum {now[0]}, and had {size} with {checksum}"
     return None
 

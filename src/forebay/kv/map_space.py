@@ -24,7 +24,10 @@ from forebay.fs.local import local_failure
 
 _STEP_BYTES_MIN = 128 << 10
 _STEP_BYTES_MAX = 64 << 20
+"""The allocated part grows by an eighth, but by no less and no more than this."""
+
 _ROOM_KEPT_BYTES = 4 << 20
+"""Minimum space that stays allocated after the used part when the rest is released."""
 
 
 class MapSpace:
@@ -63,14 +66,14 @@ class MapSpace:
         if end <= self._end:
             return
         step = min(max(end // 8, _STEP_BYTES_MIN), _STEP_BYTES_MAX)
-        wanted = min(max(end, self._end + step), max(limit, end))
+        target = min(max(end, self._end + step), max(limit, end))
         free = self._free_bytes()
         if free - (end - self._end) < self._reserve_bytes():
             raise self._full(end - self._end, free)
-        if free - (wanted - self._end) < self._reserve_bytes():
-            wanted = end
-        allocate_file(self.path, self._end, wanted - self._end)
-        self._end = wanted
+        if free - (target - self._end) < self._reserve_bytes():
+            target = end
+        allocate_file(self.path, self._end, target - self._end)
+        self._end = target
 
     def release(self, used: int, file_bytes: int) -> None:
         """Release blocks allocated far after the first `used` bytes; the file keeps its size, `file_bytes`.

@@ -1,4 +1,4 @@
-"""Key-value state in RocksDB, which earlier versions could write: it is recognized, refused, and read to be converted.
+"""Key-value state in RocksDB, which earlier versions could write: recognized, refused by the server, and converted.
 
 The engines are `hlog` and `lmdb`. The server refuses RocksDB's files, and `forebay convert-state` replaces them
 (`forebay.verify.conversion`). Rows and state are in one column family, the state under the empty key, which no row has.

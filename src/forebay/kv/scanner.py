@@ -133,27 +133,29 @@ class ScanSession:
         self._snapshot.close()
 
     def next_page(self, bytes_max: int) -> ScanPage:
-        """Return the next rows: at least one, and no more once `bytes_max` bytes are reached. Call it in use only."""
+        """Return the next rows: at least one, and no more once `bytes_max` bytes are reached.
+
+        The caller must have begun a use (`try_begin_use`)."""
         rows_max = (1 << 62) if self._remaining is None else self._remaining
         if self._as_arrow is None:
             page = self._snapshot.page(self._position, bytes_max, rows_max)
             return ScanPage(page.records, self._goes_on(page, page.rows))
         bytes_max, arrow_rows_max = self._as_arrow.limits(bytes_max)
-        found = self._snapshot.rows(self._position, bytes_max, min(rows_max, arrow_rows_max))
-        message, rows = self._as_arrow.message(found.schema_ids, found.rows)
-        return ScanPage(message, self._goes_on(found, len(found.rows)), rows)
+        arrow_page = self._snapshot.rows(self._position, bytes_max, min(rows_max, arrow_rows_max))
+        message, rows = self._as_arrow.message(arrow_page.schema_ids, arrow_page.rows)
+        return ScanPage(message, self._goes_on(arrow_page, len(arrow_page.rows)), rows)
 
-    def _goes_on(self, found: KvPage | KvRows, rows: int) -> bool:
-        """Note how far the scan has come; return whether there is more."""
-        self._position = found.position
+    def _goes_on(self, page: KvPage | KvRows, rows: int) -> bool:
+        """Store the position after `page`; return whether more rows follow."""
+        self._position = page.position
         if self._remaining is not None:
             self._remaining -= rows
-        return found.has_more and self._remaining != 0
+        return page.has_more and self._remaining != 0
 
 
 @dataclass(slots=True)
 class _OpeningScan:
-    """A scan that is being opened, which nothing else finds yet, and whether its bucket went away meanwhile."""
+    """A scan that is being opened and has no session yet, and whether its bucket went away in the meantime."""
 
     bucket: TableBucket
     is_gone: bool = False
@@ -265,11 +267,11 @@ class ScannerManager:
                     f"{session.call + 1} was expected"
                 )
             if call == session.call:
-                kept = session.last_page
-                if kept is None:
+                last_page = session.last_page
+                if last_page is None:
                     raise _invalid(f"page {call} of scanner {scanner_id.decode()} is no longer kept; scan again")
                 finished = False
-                return kept
+                return last_page
             self._used(session)
             page = session.next_page(min(bytes_max, self.limits.page_bytes_max))
             session.call = call
@@ -466,7 +468,7 @@ class ScannerManager:
                 self._drop_page(other)
 
     def _drop_oldest_drained(self) -> None:
-        """Forget the scan that ended first of those whose last page is kept. With the lock held."""
+        """Forget the scan that ended first among those whose last page is kept. With the lock held."""
         self._drop_page(self._drained.popitem(last=False)[1])
 
     def _drop_page(self, session: ScanSession) -> None:

@@ -136,26 +136,26 @@ class TableSnapshotManager:
         `take_pins`.
         """
         lease = self._granted(self.limits.lease_seconds_default if lease_seconds is None else lease_seconds)
-        gone = self._begin_opening()
+        lost = self._begin_opening()
         try:
-            taken = take_pins()
-            states = {bucket: snapshot.state for bucket, snapshot in taken.items()}
-            pins = {bucket: _Pin(snapshot) for bucket, snapshot in taken.items()}
+            snapshots = take_pins()
+            states = {bucket: snapshot.state for bucket, snapshot in snapshots.items()}
+            pins = {bucket: _Pin(snapshot) for bucket, snapshot in snapshots.items()}
         except BaseException:
             with self._lock:
-                self._end_opening(gone)
+                self._end_opening(lost)
             raise
         now = self._clock.monotonic()
         handle = _Handle(self._ids.token_hex().encode(), table_id, name, now, lease, 0.0, pins)
         self._extend(handle)
         with self._lock:
-            self._end_opening(gone)
+            self._end_opening(lost)
             refused = self._shut_down
             if refused:
                 doomed = list(pins.values())
             else:
                 self._handles[handle.snapshot_id] = handle
-                doomed = self._take_away(handle, gone & set(buckets))
+                doomed = self._take_away(handle, lost & set(buckets))
         for pin in doomed:
             pin.close()
         if refused:
@@ -179,9 +179,9 @@ class TableSnapshotManager:
     ) -> KvRows:
         """Return the same rows for those who decode them. Raises as `page` does."""
         limits = self._limits_of_page(bytes_max, rows_max)
-        found = self._read(snapshot_id, bucket, lambda snapshot: snapshot.rows(after, *limits))
-        self._note_read(snapshot_id, found.rows.total_bytes)
-        return found
+        rows = self._read(snapshot_id, bucket, lambda snapshot: snapshot.rows(after, *limits))
+        self._note_read(snapshot_id, rows.rows.total_bytes)
+        return rows
 
     def _limits_of_page(self, bytes_max: int, rows_max: int | None) -> tuple[int, int]:
         rows = (1 << 62) if rows_max is None or rows_max <= 0 else rows_max
@@ -197,14 +197,14 @@ class TableSnapshotManager:
                     f"table snapshot {_shown(snapshot_id)} does not hold bucket {bucket}",
                     ErrorCode.INVALID_SCAN_REQUEST,
                 )
-        found = None if pin is None else pin.read(read)
-        if found is None:
+        result = None if pin is None else pin.read(read)
+        if result is None:
             raise NotFound(
                 f"bucket {bucket} is no longer in table snapshot {_shown(snapshot_id)}: it was dropped, had to grow "
                 "or was closed; open another table snapshot",
                 ErrorCode.SCANNER_EXPIRED,
             )
-        return found
+        return result
 
     def _note_read(self, snapshot_id: bytes, size: int) -> None:
         with self._lock:
@@ -263,8 +263,8 @@ class TableSnapshotManager:
         """Release all pins of a bucket, including those being taken now; return how many there were."""
         doomed: list[_Pin] = []
         with self._lock:
-            for gone in self._opening:
-                gone.add(bucket)
+            for lost in self._opening:
+                lost.add(bucket)
             for handle in list(self._handles.values()):
                 doomed += self._take_away(handle, {bucket})
         for pin in doomed:
@@ -297,13 +297,13 @@ class TableSnapshotManager:
                     "('kv.snapshot-handle.max-count'); release unused ones, or retry later",
                     ErrorCode.TOO_MANY_SCANNERS,
                 )
-            gone: set[TableBucket] = set()
-            self._opening.append(gone)
-            return gone
+            lost: set[TableBucket] = set()
+            self._opening.append(lost)
+            return lost
 
-    def _end_opening(self, gone: set[TableBucket]) -> None:
+    def _end_opening(self, lost: set[TableBucket]) -> None:
         """With the lock held."""
-        self._opening = [other for other in self._opening if other is not gone]
+        self._opening = [other for other in self._opening if other is not lost]
 
     def _take_away(self, handle: _Handle, buckets: Collection[TableBucket]) -> list[_Pin]:
         """Remove and return the handle's pins of these buckets, for the caller to close. With the lock held."""

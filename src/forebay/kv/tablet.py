@@ -16,7 +16,7 @@ crash at any point the state is restored from the log beyond the engine's applie
 
 A changelog batch is built from the result of a merge, and read back to restore the state (`ChangelogCodec`): exactly
 one log batch for each KV batch, in the table's log format and with its latest schema. A batch without any change is
-still written, empty, and takes one offset: it remembers its writer's sequence. The log is the source of truth, so
+still written, empty, and takes one offset: it records its writer's sequence. The log is the source of truth, so
 everything is checked before it is appended: rows decode under the table's schema, NOT NULL columns have values, and the
 key bytes are the encoding of the row's key columns. Otherwise a restart would not restore the same rows.
 """
@@ -70,7 +70,7 @@ Writes = dict[bytes, bytes | None]
 
 
 class _StoredPrefixes(dict[int, bytes]):
-    """The prefix of a row in its stored value, by the row's length: few lengths serve many rows."""
+    """The prefix of a row in its stored value, cached by the row's length, because many rows have the same length."""
 
     def __init__(self, schema_id: int) -> None:
         self._schema_id = schema_id
@@ -228,8 +228,9 @@ class ChangelogCodec:
                     f"but {column.null_count} of the rows written have no value for it",
                     ErrorCode.INVALID_TARGET_COLUMN,
                 )
-        given = keys if isinstance(keys, RowSlices) else RowSlices.from_values(keys)  # `pa.array` would import pandas
-        if not self._keys.encode(batch).equals(given.to_arrow()):
+        # Not `pa.array`, which would import pandas.
+        supplied = keys if isinstance(keys, RowSlices) else RowSlices.from_values(keys)
+        if not self._keys.encode(batch).equals(supplied.to_arrow()):
             raise CorruptData(
                 f"a record for table {self.info.path} has a key that is not the key of its row",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
@@ -312,6 +313,7 @@ class ChangelogCodec:
 
 
 ACKS_ALL = -1
+"""`acks` of a put that is acknowledged after a sync."""
 
 _PLANS_MAX = 256
 """Number of cached merge plans for different target columns."""
@@ -464,7 +466,7 @@ class KvTablet:
         return appended.next_offset, added
 
     def catch_up(self) -> None:
-        """Bring the state to the end of the log, and make that visible, as a put does that finds it behind."""
+        """Apply the changelog up to the end of the log, and make it visible, as a put does if the state is behind."""
         self._require_caught_up()
         self._log.raise_high_watermark(self.applied_offset)
 
@@ -538,8 +540,8 @@ class KvTablet:
         """Return the value of each key as it is stored, which is `LENGTH_PREFIX_BYTES` before what `lookup` returns."""
         keys = self._keys.canonical(keys)
         if not all(keys):  # no row has an empty key, and engines store their state under it
-            found = dict(zip(filled := [key for key in keys if key], self.engine.multi_get(filled)))
-            return [found.get(key) for key in keys]
+            by_key = dict(zip(filled := [key for key in keys if key], self.engine.multi_get(filled)))
+            return [by_key.get(key) for key in keys]
         return self.engine.multi_get(keys)
 
     @cached_property
@@ -609,10 +611,10 @@ class KvTablet:
         return batches
 
     def _advanced(self, state: EngineState, end: int, writes: Mapping[bytes, bytes | None], added: int) -> EngineState:
-        """The state after `writes`, which the changelog says have `added` so many rows.
+        """Return the state after `writes`, which add `added` rows according to the changelog.
 
-        Where the rows before are looked up, for the digest, they are counted: a changelog that was repaired may lack
-        the insert of a row that it updates.
+        If the earlier rows are looked up for the digest, the added rows are counted instead: a repaired changelog may
+        lack the insert of a row that it updates.
         """
         before = self.engine.state
         if not self._table.info.descriptor.has_full_changelog or (before.applied_offset > 0 and before.digest is None):
@@ -633,7 +635,7 @@ def _after_append(error: ForebayError) -> ForebayError:
 
 
 class _AnyId:
-    """Stands for an auto-increment sequence where a put is only checked."""
+    """An auto-increment sequence for puts that are only checked: it returns any id."""
 
     def next(self) -> int:
         return 1

@@ -29,11 +29,11 @@ def rows_of(page: KvPage) -> KvRows:
 
 def just_longer_than(bytes_max: int, values: Iterable[bytes]) -> list[bytes]:
     """Return the first of `values` that together exceed `bytes_max`; all of them if they do not."""
-    found: list[bytes] = []
+    result: list[bytes] = []
     left = bytes_max
     for value in values:
-        found.append(value)
+        result.append(value)
         left -= len(value)
         if left < 0:
             break
-    return found
+    return result

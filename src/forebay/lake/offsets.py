@@ -18,6 +18,7 @@ from forebay.metadata.table import TableBucket
 
 _VERSION = 1
 _ABSENT = -1
+"""The offset of a bucket without one, in the list of a partition's buckets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,6 @@ _CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
 _ADDRESS = re.compile(r"(?P<scheme>(?:jdbc:)?[A-Za-z][A-Za-z0-9+.:-]*)://(?P<rest>.*)", re.DOTALL)
 _NEXT_ADDRESS = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:\[\]()@\s]*)(:\d*)?")
-_SHORTEST_SECRET = 4
 
 
 def public_options(options: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:

@@ -11,10 +11,12 @@ from forebay.lake.public_options import (
     _ADDRESS,
     _HARMLESS_PARAMETERS,
     _NEXT_ADDRESS,
-    _SHORTEST_SECRET,
     HIDDEN,
     public_options,
 )
+
+_SECRET_CHARS_MIN = 4
+"""Shorter values are not masked: they are too common in other words."""
 
 # ---- texts ----------------------------------------------------------------------------------------------------------
 
@@ -31,7 +33,7 @@ class SecretMask:
                 continue
             secrets.add(value)
             secrets |= _parts(value)
-        long = {text for text in secrets if len(text) >= _SHORTEST_SECRET and text.lower() not in ("true", "false")}
+        long = {text for text in secrets if len(text) >= _SECRET_CHARS_MIN and text.lower() not in ("true", "false")}
         self._secrets = sorted(long - set(public.values()), key=len, reverse=True)
 
     def __repr__(self) -> str:

@@ -1,16 +1,15 @@
-"""What is left of a damaged log: where sound batches go on, and whether a power failure can have torn a batch.
+"""Damaged logs: where sound batches follow a damaged part, and whether a power failure can have torn a batch.
 
-Nouns: a *gap* is a part of a segment that is not the batches that it should be; the offsets of these are lost. Behind
-it sound batches may follow.
+Nouns: a *gap* is a part of a segment whose batches are unreadable; their offsets are lost. Sound batches may follow it.
 
 Rules:
-- Batches carry no number of their own length's end, so the batch behind a gap is searched for: where the damaged header
-  says, where the index says, and then at every byte. A candidate must have its checksum and a later offset, and the
-  batches that follow it must lead to a place that is certain: an entry of the index, or the end of the segment. Bytes
-  that a user has stored in a row may look like a batch, but do not lead there.
+- Nothing marks the beginning of a batch, so the batch after a gap is searched for: where the length in the damaged
+  header leads, at the entries of the index, and then at every byte. A candidate must match its checksum and have a
+  later offset, and the batches that follow it must lead to a place that is certain: an entry of the index, or the end
+  of the segment. Bytes that a user has stored in a row may look like a batch, but do not lead there.
 - **A torn write leaves zeros or a short file.** An append grows the file, and the file systems that we know show zeros
-  where a page of it did not reach the disk before the power failed. Pages are written by sectors of 512 bytes. So a
-  batch that is all there, and has no sector of zeros, was written whole, and was damaged later.
+  where a page of it did not reach the disk before the power failed. Pages are written in sectors of 512 bytes. So a
+  batch that has its full length, and no sector of zeros, was written completely and damaged later.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ from forebay.codec.crc import crc32c
 from forebay.codec.log.header import (
     HEADER_SIZE_MAX,
     HEADER_SIZES,
+    LENGTH_OFFSET,
     LENGTH_OVERHEAD,
+    MAGIC_OFFSET,
     SCHEMA_ID_OFFSETS,
     LogBatchHeader,
     parse_header,
@@ -37,10 +38,10 @@ SECTOR_BYTES = 512
 """Disks write this much whole or not at all."""
 
 _WINDOW_BYTES = 1 << 20
-_MAGIC_PLACE = 12
-_LENGTH_PLACE = 8
+"""How many bytes of a segment are searched at a time."""
+
 _OFFSETS_AT_ONCE_MAX = 2**31
-"""No gap hides more records than this."""
+"""The maximum distance from the last known record to the next one. A larger offset is taken for garbage."""
 
 
 class Gap(NamedTuple):
@@ -227,14 +228,14 @@ def _is_followed(segment: Segment, position: int, header: LogBatchHeader) -> boo
 def _candidates(segment: Segment, start: int, end: int, after: int) -> Iterator[int]:
     """The positions from `start` to `end` at which something looks like the head of a batch behind `after`."""
     limit = after + _OFFSETS_AT_ONCE_MAX if segment.next_base is None else segment.next_base
-    while start + _MAGIC_PLACE < end:
-        data = segment.reader.pread(start, min(_WINDOW_BYTES, end + _MAGIC_PLACE - start))
-        count = len(data) - _MAGIC_PLACE
+    while start + MAGIC_OFFSET < end:
+        data = segment.reader.pread(start, min(_WINDOW_BYTES, end + MAGIC_OFFSET - start))
+        count = len(data) - MAGIC_OFFSET
         if count <= 0:
             return
-        likely = np.flatnonzero(np.frombuffer(data, np.uint8, count, _MAGIC_PLACE) <= 2)
+        likely = np.flatnonzero(np.frombuffer(data, np.uint8, count, MAGIC_OFFSET) <= 2)
         bases = np.ndarray((count,), "<i8", data, strides=(1,))[likely]
-        lengths = np.ndarray((count,), "<i4", data, _LENGTH_PLACE, strides=(1,))[likely]
+        lengths = np.ndarray((count,), "<i4", data, LENGTH_OFFSET, strides=(1,))[likely]
         good = (bases > after) & (bases < limit) & (lengths > 0) & (lengths <= segment.size - start - likely)
         yield from (start + likely[good]).tolist()
         start += count

@@ -1,17 +1,18 @@
-"""Where each log of a data directory ends, known at every instant, so that damage is distinguished from a torn write.
+"""The ends of all logs of a data directory, stored at every write, to distinguish damage from a torn write.
 
 Nouns: the *synced end* of a log is the offset below which everything was synced. The *written end* is the offset below
-which every append was complete: everything acknowledged is below it, whatever its acks. Both are *marks* of the
-bucket, kept in a *slot* of a file that is shared memory with the kernel (`FileSystem.share_words`): a mark is stored
-after the write or the sync and before its acknowledgement.
+which every append was complete: every acknowledged write is below it, with any acks. Both are *marks* of the bucket,
+in a *slot* of a file that is shared memory with the kernel (`FileSystem.share_words`). A mark is stored after the write
+or the sync, and before its acknowledgement.
 
 What a mark proves later:
-- The synced end always: it is stored after the sync, so the log has at least that much. `kill -9` loses no mark. After
-  a power failure the file may have older ones; it is synced a few times a second while marks change (`sync_if_due`).
-- The written end only while the page cache is the same (`base.host.page_cache_witnesses`): after a power failure,
+- The synced end always holds: it is stored after the sync, so the log reaches at least so far. `kill -9` loses no mark.
+  After a power failure the file may have older marks; while marks change, it is synced a few times a second
+  (`sync_if_due`).
+- The written end only holds while the page cache is the same (`base.host.page_cache_witnesses`): after a power failure,
   writes that were not synced may be gone.
 
-Below its marks a log is whole, or it is damaged. Above them nothing was acknowledged.
+A log that lacks anything below its marks is damaged. Nothing above them was acknowledged.
 
 Files: `ends-of-logs-0`, and more if there are more buckets than slots in it. They are replaced at every start, with
 the marks of the buckets that are still to be opened. Words of 8 bytes in the machine's byte order:
@@ -20,8 +21,8 @@ the marks of the buckets that are still to be opened. Words of 8 bytes in the ma
     slot    16 words: table id, partition id or -1, bucket, CRC-32C of these three;
             written end, its complement; the same again; synced end, its complement; the same again; four of 0
 
-A mark is stored into the two copies in turn, so a process that dies between two stores leaves the one before. A copy
-whose words are not complements is none.
+A mark is stored into its two copies in turn, so a process that dies between two stores leaves the previous mark. A copy
+whose words are not complements is ignored.
 
 Threads: marks of a bucket are stored under the locks of its log; all else may be called in any thread.
 """
@@ -44,6 +45,7 @@ from forebay.metadata.table import TableBucket
 
 _LOGGER = logging.getLogger(__name__)
 
+# The sizes of the file's parts, in bytes and in words (docs/format/log_segment.md).
 HEAD_BYTES = 1024
 SLOT_BYTES = 16 * WORD_BYTES
 _HEAD = "forebay log ends 1"

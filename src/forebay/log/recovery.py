@@ -1,19 +1,19 @@
-"""Opening a bucket's log: which files belong to it, which of their bytes are good, and the state of its writers.
+"""Opening a bucket's log: finds its files, checks their batches, and restores the state of its writers.
 
 Rules:
 - Below the *recovery point* the log was synced, and below its *written end* all appends were complete when the last
   process ended (`forebay.log.log_ends`). Damage or missing data there is corruption, and an error that says which
   offsets are lost; nothing is truncated.
 - Above them, after an unclean end, every batch is checked, and the log is truncated at the first bad one: it was never
-  acknowledged, and the server must start all the same (apache/fluss#2942). A segment that does not begin where the one
-  before ends is removed too.
-- If the written end is not known, because the power failed, a bad batch is an error all the same if no power failure
-  can have torn it so (`forebay.log.damage`).
-- What is kept is synced before it is used. The kernel's cache is dropped before the check: after a failed sync, bytes
-  may appear written without being on the disk.
+  acknowledged, and the server must start nevertheless (apache/fluss#2942). A segment that does not begin where the
+  previous one ends is removed, too.
+- If the written end is unknown because the power failed, a bad batch is still an error if no power failure can have
+  torn it (`forebay.log.damage`).
+- The remaining log is synced before it is used. The kernel's cache is dropped before the check: after a failed sync,
+  bytes may appear written without being on the disk.
 - A log begins at or below its *noted start*, the name of an empty file that is durable before retention removes
-  segments. Otherwise its first segments are lost: corruption, too.
-- Temporary files and indexes without a log are left-overs, and are removed.
+  segments. Otherwise its first segments are lost, which is corruption, too.
+- Temporary files, and indexes without a log, are removed.
 
 Flow: `load_segments`, then `rebuild_writer_states`; both are called by `LogTablet.open`.
 """

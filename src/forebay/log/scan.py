@@ -1,8 +1,8 @@
 """Iterating over the batches of a segment file, with the checks that detect a damaged log.
 
-Rule: each batch begins where the one before ends, with the offset that follows the last one of the batch before. Walks
-read windows of the file, so their memory does not grow with the file; a window that shall only show headers becomes
-small when batches are large.
+Rule: each batch begins where the previous one ends, with the offset that follows the previous one's last. A scan reads
+the file in windows, so its memory does not grow with the file. A scan of headers uses small windows if batches are
+large.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from forebay.fs.interface import PositionalReader
 
 _HEADER_WINDOW_BYTES = 64 * 1024
 _SMALL_WINDOW_BYTES = 4 * 1024
+"""How many bytes one read takes while only headers are wanted: the smaller number where batches are so large that a
+larger read would mostly load bodies."""
 
 
 class CorruptBatch(CorruptData):

@@ -1,11 +1,12 @@
 """One segment of a bucket's log: a file of batches with the indexes that lead into it.
 
-Nouns: the *view* of a segment is what readers may see of it: how many bytes, up to which offset. An append writes the
-file, then the index, and publishes a new view last; readers take the view once and never look beyond it.
+Nouns: the *view* of a segment is the part that readers may see: a number of bytes, and the offset where they end. An
+append writes the file, then the index, and publishes a new view last. Readers take the view once and never look beyond
+it.
 
-Flow of a read: nearest index entry at or before the wanted offset, one `pread` of the budget plus the index interval,
-a few header steps to the first wanted batch, a jump by the index to near the end of the budget, a few more steps. So
-its cost does not grow with the number of batches that it returns, and the bytes are returned without a copy.
+Flow of a read: nearest index entry at or before the requested offset, one `pread` of the budget plus the index
+interval, a few header steps to the first requested batch, a jump by the index to near the end of the budget, a few more
+steps. So its cost does not grow with the number of batches that it returns, and the bytes are returned without a copy.
 
 An *entry* of an index names a batch. The offset index has (base offset relative to the segment's, position), 4 + 4
 bytes; the time index has (commit timestamp in ms, base offset relative to the segment's), 8 + 4 bytes; both big-endian,
@@ -50,7 +51,8 @@ _FLUSH_ENTRIES = 128
 """The number of entries buffered in memory before they are appended to the file."""
 
 _RELATIVE_MAX = 2**31 - 1
-"""What 4 bytes hold. Only batches that claim records in vain can get there before their segment is full."""
+"""The maximum distance of an offset from its segment's base: index entries have 4 bytes for it. A segment is full
+long before, unless batches claim more records than they have."""
 
 
 class SparseIndex:
@@ -256,8 +258,6 @@ def indexed_positions(fs: FileSystem, folder: str, base_offset: int, size: int) 
     return index.values()
 
 
-_RELATIVE_OFFSET_MAX = 2**31 - 1
-
 ProgressCallback = Callable[[int], None]
 """Called with the number of bytes scanned since the last call."""
 
@@ -344,7 +344,7 @@ class LogSegment:
 
     def has_room(self, size: int, last_offset: int) -> bool:
         """Whether an append of `size` bytes up to `last_offset` belongs here. Any append may be alone in a segment."""
-        if last_offset - self.base_offset > _RELATIVE_OFFSET_MAX:
+        if last_offset - self.base_offset > _RELATIVE_MAX:
             return False
         if self.view.size == 0:
             return True

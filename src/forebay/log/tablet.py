@@ -1,23 +1,23 @@
 """The log of one table bucket: append, sync, read, recover.
 
-Nouns: a `LogTablet` is a sequence of segments; the last one is active. `log_start_offset` is the first offset that is
-still here, `log_end_offset` the next one to be given; below `synced_offset` all is durable; `high_watermark` is how far
-clients may read, and belongs to the caller.
+Nouns: a `LogTablet` is a sequence of segments; the last one is active. `log_start_offset` is the first offset in the
+log, and `log_end_offset` the offset of the next record. Records below `synced_offset` are durable. Clients may read
+below `high_watermark`, which the caller sets.
 
 Flow of an append: check lengths, checksums and sequences of all batches; give them offsets and one commit timestamp;
 write them with one vectored write, in which only the first bytes of each batch are new; publish. Nothing is copied.
-Durability is `sync`, in a thread of its own, for all appends that came before it (group commit).
+`sync` makes all earlier appends durable, in a separate thread (group commit).
 
 Rules:
-- An append is whole or absent. A failed write is cut off again and the cut synced; if that fails, the tablet goes
-  offline.
-- After a failed sync the tablet is offline for good: what the file holds is unknown. Every later call raises
+- An append is complete or absent. A failed write is cut off again, and the cut is synced; if that fails, the tablet
+  goes offline.
+- After a failed sync the tablet is offline for good: the content of the file is unknown. Every later call raises
   `StorageFailure`. A restart checks what is on the disk.
 - Offsets have no gaps, commit timestamps never go back, and batches are never split.
 - Reads take no lock. A cut of the log makes `_version` odd while it runs; a reader that sees it change begins again.
 
 Threads: one appender at a time (`append_as_leader`, `roll`, `truncate_to`,
-`delete_segments_before`, `expire_writers`, `snapshot_writers`, `close`, `delete`: a lock makes sure of it). `sync` may
+`delete_segments_before`, `expire_writers`, `snapshot_writers`, `close`, `delete`), which a lock ensures. `sync` may
 run in another thread while appends go on; only cuts and `close` wait for it. Everything else may run in any thread.
 
 Prior art: Apache Kafka's log, by way of Apache Fluss's `LogTablet`; fsync rules after PostgreSQL's "fsyncgate".
@@ -233,7 +233,7 @@ class LogReads:
             from_offset = piece.next_offset
 
     def _consistently(self, look: Callable[[], _T]) -> _T:
-        """The result of `look`, from a time at which nothing was cut away from the log."""
+        """Return the result of `look`, called again until no cut of the log has happened meanwhile."""
         while True:
             self._require_usable()
             version = self._version
@@ -360,6 +360,7 @@ __all__ = [
 ]
 
 _REPLAYED_BATCHES_WORTH_A_SNAPSHOT = 10_000
+"""After a recovery that replayed this many batches, the writer state is saved, so that the next one replays fewer."""
 
 
 class LogTablet(LogReads):
@@ -512,7 +513,7 @@ class LogTablet(LogReads):
     def append_together(
         self, requests: list[bytes], batches: Sequence[PlainBatch]
     ) -> Sequence[tuple[int, int] | Conflict]:
-        """Append what several clients sent, each one batch, with one write; `batches` are what `read_plain` found.
+        """Append the requests of several clients, of one batch each, with one write; `batches` is from `read_plain`.
 
         The first offset and the end of each request, or its error, as if `append_as_leader` had been called for one
         after the other. If they cannot be written together, nothing is appended, and the error is raised.
@@ -607,7 +608,7 @@ class LogTablet(LogReads):
                 self._roll()
 
     def _roll(self) -> LogSegment:
-        """Begin a new segment. Whoever calls this has found the active one not empty."""
+        """Begin a new segment. The active one must not be empty."""
         active = self._segments[-1]
         try:
             segment = LogSegment.create(self._fs, self.folder, self._log_end_offset, self.config)
@@ -803,7 +804,7 @@ class LogTablet(LogReads):
             )
 
     def keep_writers(self, writer_ids: Collection[int]) -> None:
-        """Never forget these writers, and no others: what they wrote decides what a repetition has left to do."""
+        """Never forget these writers, instead of any set before: their sequences show how far a transaction came."""
         self._writers.retained_ids = frozenset(writer_ids)
 
     def last_sequence(self, writer_id: int) -> int:

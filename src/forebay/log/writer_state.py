@@ -66,7 +66,7 @@ class WriterStates:
     """The states of all writers of one bucket. Not thread-safe: the tablet's lock guards it."""
 
     def __init__(self, expiry_ms: int, count_max: int = 10_000) -> None:
-        """`count_max`: writers to remember, but for those that wrote just now."""
+        """`count_max`: number of remembered writers, beyond which only those that wrote recently are kept."""
         self._expiry_ms = expiry_ms
         self._count_max = count_max
         self.retained_ids: frozenset[int] = frozenset()
@@ -97,7 +97,7 @@ class WriterStates:
         return self._writers.get(writer_id, ())
 
     def restore(self, states: Mapping[int, tuple[WriterBatch, ...]]) -> None:
-        """Take back what was recorded since `remembered` returned these."""
+        """Undo all records since `remembered` returned these batches."""
         for writer_id, batches in states.items():
             if batches:
                 self._writers[writer_id] = batches
@@ -178,7 +178,7 @@ class WriterStates:
     def load_snapshot(self, data: bytes, end_offset: int) -> None:
         """Replace all states by those of a snapshot after the batches below `end_offset`.
 
-        Raises `CorruptData` for anything but the whole bytes that `to_snapshot` made; the states are then as before.
+        Raises `CorruptData`, with the states unchanged, for anything but the complete bytes of a snapshot.
         """
         body_size = len(data) - _CRC.size
         if body_size < _HEAD.size or _CRC.unpack_from(data, body_size)[0] != crc32c(data, 0, body_size):
@@ -193,7 +193,7 @@ class WriterStates:
 
 
 def _parse_writers(data: bytes, end: int, count: int) -> dict[int, tuple[WriterBatch, ...]]:
-    """The `count` writers of a snapshot, which fill it up to `end`."""
+    """Return the `count` writers of a snapshot; they must end exactly at `end`."""
     writers = {}
     position = _HEAD.size
     for _ in range(count):

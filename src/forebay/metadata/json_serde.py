@@ -51,6 +51,7 @@ def _too_deep(what: str, code: ErrorCode) -> InvalidRequest:
 
 
 def data_type_to_json(t: DataType) -> Json:
+    """Return a data type in Fluss's JSON form. A type is nullable unless `nullable` is false."""
     out: Json = {"type": t.root.value}
     if not t.nullable:
         out["nullable"] = False
@@ -128,6 +129,7 @@ def _row_field_from_json(node: Json) -> RowField:
 
 
 def schema_to_json(schema: Schema) -> Json:
+    """Return a schema in Fluss's JSON form."""
     out: Json = {"version": _VERSION, "columns": [_column_to_json(c) for c in schema.columns]}
     if schema.primary_key:
         out["primary_key"] = list(schema.primary_key)
@@ -195,6 +197,7 @@ def _column_from_json(node: Json) -> Column:
 
 
 def descriptor_to_json(descriptor: TableDescriptor) -> Json:
+    """Return a table's description, with its schema, in Fluss's JSON form."""
     out: Json = {"version": _VERSION, "schema": schema_to_json(descriptor.schema)}
     if descriptor.comment is not None:
         out["comment"] = descriptor.comment

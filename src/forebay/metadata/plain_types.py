@@ -18,6 +18,7 @@ _PLAIN = frozenset(TypeRoot) - {
 }
 _TIMESTAMPS = frozenset({TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ})
 _MICROSECONDS = 6
+"""The precision of a timestamp in microseconds."""
 
 
 def is_plain(t: DataType) -> bool:

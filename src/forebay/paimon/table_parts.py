@@ -11,7 +11,7 @@ import pyarrow as pa
 from forebay.api.scan import ArrowStream
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.arguments import name_list
-from forebay.base.completion import hides
+from forebay.base.completion import hidden_from_completion
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partition_filter import PartitionFilter
@@ -36,7 +36,7 @@ from forebay.paimon.system_tables.registry import SystemTable
 from forebay.paimon.write.table_write import TableWrite
 
 
-@hides("another")
+@hidden_from_completion("another")
 class TableParts(ArrowStream):
     """The parts of one branch of a table. The schema of an instance is fixed at creation."""
 

@@ -380,6 +380,10 @@ class ClientConnection(_ConnectionEnd):
         return request_ids
 
     def judge(self, frame: Frame) -> Event:
+        """Return the event of a response.
+
+        A response with an unknown request id is a `StrayResponse`. A malformed frame ends the connection.
+        """
         header, body = frame.header, frame.body
         frame_type = header[0]
         if frame_type == FrameType.SERVER_FAILURE:
@@ -606,6 +610,10 @@ class ServerConnection(_ConnectionEnd):
         return request_ids
 
     def judge(self, frame: Frame) -> Event:
+        """Return the event of a request. A request id that is still open ends the connection.
+
+        A request of an API, a version or a size that is not allowed is rejected, and the connection continues.
+        """
         api_key, api_version, request_id = _REQUEST_HEADER.unpack(frame.header)
         if request_id in self.open:
             return self.reused(request_id)

@@ -33,6 +33,7 @@ from forebay.protocol import _short
 from forebay.protocol._short import ShortRequest
 from forebay.protocol.messages import Buffer
 
+# The sizes of a frame's length field, and of the headers behind it (docs/format/frame.md).
 LENGTH_BYTES = 4
 REQUEST_HEADER_BYTES = 8
 RESPONSE_HEADER_BYTES = 5

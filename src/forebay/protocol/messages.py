@@ -159,6 +159,7 @@ ERROR_TEXT_CHARS_MAX = 2048
 
 _SAMPLE_LEAVES = 4
 _SAMPLE_BYTES_PER_LEAF = 32 * 1024
+"""A body whose first payloads are smaller than this on average is parsed by protobuf as a whole."""
 
 _PAYLOAD_PATHS: dict[str, tuple[int, ...]] = {
     "ProduceLogRequest": (4, 3),

@@ -55,14 +55,14 @@ _OPEN_BUCKETS_MIN, _OPEN_BUCKETS_MAX = 64, 4096
 
 def _reporters(text: str) -> bool:
     """Whether 'prometheus' is named, the only one there is."""
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
-    for name in wanted:
+    reporters = [name.strip() for name in text.split(",") if name.strip()]
+    for name in reporters:
         if name != "prometheus":
             raise UnsupportedOperation(
                 f"there is no metrics reporter '{name}' here, only 'prometheus' (docs/limits.md)",
                 ErrorCode.CONFIG_EXCEPTION,
             )
-    return bool(wanted)
+    return bool(reporters)
 
 
 SETTINGS: dict[str, Option] = by_name(
@@ -284,6 +284,7 @@ class ServerConfig:
 
     @property
     def catalog_limits(self) -> CatalogLimits:
+        """Return the limits and defaults for new tables, from `default.*`, `max.*` and `allow.create.*`."""
         return CatalogLimits(
             self.value("default.bucket.number"),
             self.value("max.bucket.num"),
@@ -296,25 +297,25 @@ class ServerConfig:
     @property
     def open_buckets_max(self) -> int:
         """Return how many buckets stay open while unused."""
-        given: int | None = self.value("server.open-buckets.max")
-        if given is not None:
-            return given
+        configured: int | None = self.value("server.open-buckets.max")
+        if configured is not None:
+            return configured
         by_descriptors = open_files_max() // 2 // DESCRIPTORS_PER_BUCKET
         return max(min(by_descriptors, _OPEN_BUCKETS_MAX), _OPEN_BUCKETS_MIN)
 
     @property
     def connection_memory(self) -> int:
         """The memory for requests and answers of all connections: by default an eighth of what this process may use."""
-        given: int | None = self.value("server.connections.memory")
-        if given is not None:
-            return given
+        configured: int | None = self.value("server.connections.memory")
+        if configured is not None:
+            return configured
         return min(max(machine_memory() // 8, _CONNECTION_MEMORY_MIN), _CONNECTION_MEMORY_MAX)
 
     @property
     def answer_bytes_max(self) -> int:
         """The largest answer: at most a quarter of the memory for all connections, which leaves room for others."""
-        wanted: int = self.value("server.request.max-answer-size")
-        return min(wanted, self.connection_memory // 4)
+        configured: int = self.value("server.request.max-answer-size")
+        return min(configured, self.connection_memory // 4)
 
     @property
     def lake(self) -> LakeSettings:
@@ -333,12 +334,12 @@ class ServerConfig:
         Of the lake's options only the public ones are shown (`forebay.lake.shared_options`).
         """
         lake = self.lake
-        told = {f"datalake.{lake.format}.{key}": value for key, value in lake.public_options.items()}
-        found = {key: str(setting.default) for key, setting in SETTINGS.items() if setting.default}
+        lake_options = {f"datalake.{lake.format}.{key}": value for key, value in lake.public_options.items()}
+        settings = {key: str(setting.default) for key, setting in SETTINGS.items() if setting.default}
         for key, text in self.settings.items():
             public = key in SETTINGS or _without_role(key) in _SHOWN
-            found[key] = text if public else told.get(key, HIDDEN)
-        return found
+            settings[key] = text if public else lake_options.get(key, HIDDEN)
+        return settings
 
     @property
     def monitoring(self) -> MonitoringSettings | None:
@@ -350,6 +351,7 @@ class ServerConfig:
 
     @property
     def scanner_limits(self) -> ScannerLimits:
+        """Return the limits of scan sessions, from `kv.scanner.*`."""
         return ScannerLimits(
             self.seconds("kv.scanner.ttl"),
             self.value("kv.scanner.max-per-bucket"),
@@ -359,6 +361,7 @@ class ServerConfig:
 
     @property
     def table_snapshot_limits(self) -> TableSnapshotLimits:
+        """Return the limits of table snapshots, from `kv.snapshot-handle.*`; a page is limited as in a scan."""
         return TableSnapshotLimits(
             self.value("kv.snapshot-handle.max-count"),
             self.seconds("kv.snapshot-handle.default-lease"),
@@ -369,6 +372,7 @@ class ServerConfig:
 
     @property
     def transaction_limits(self) -> TransactionLimits:
+        """Return the limits of transactions, from `transaction.*`."""
         return TransactionLimits(
             self.value("transaction.max-open"),
             self.value("transaction.max-staged-size"),
@@ -378,6 +382,7 @@ class ServerConfig:
 
     @property
     def log_config(self) -> LogConfig:
+        """Return the settings of each bucket's log, from `log.*` and `server.writer-id.*`."""
         return LogConfig(
             segment_bytes=self.value("log.segment.file-size"),
             index_interval_bytes=self.value("log.index.interval-size"),
@@ -397,13 +402,13 @@ def server_config(
     settings: Mapping[str, str] | None = None,
 ) -> ServerConfig:
     """A checked configuration. Raises `InvalidRequest` or `UnsupportedOperation` naming the setting at fault."""
-    given = dict(settings or {})
-    for key, text in given.items():
+    texts = dict(settings or {})
+    for key, text in texts.items():
         _check(key, text)
-    for name in {lake[1] for key in given if (lake := _LAKE_SETTING.fullmatch(key)) is not None}:
+    for name in {lake[1] for key in texts if (lake := _LAKE_SETTING.fullmatch(key)) is not None}:
         # Clients and workers get these options, and have other working directories.
-        for option, value in located(datalake_options(given, name)).items():
-            given[f"datalake.{name}.{option}"] = value
+        for option, value in located(datalake_options(texts, name)).items():
+            texts[f"datalake.{name}.{option}"] = value
     if plain and not sasl:
         raise InvalidRequest(
             "plain=True (--plain) keeps the plain listeners beside SASL's; without sasl=True (--sasl) there are no "
@@ -411,7 +416,7 @@ def server_config(
             ErrorCode.CONFIG_EXCEPTION,
         )
     folder = Path(local_folder(data_dir, "the data directory"))
-    config = ServerConfig(folder, host, coordinator_port, tablet_port, sasl, plain, given)
+    config = ServerConfig(folder, host, coordinator_port, tablet_port, sasl, plain, texts)
     _check_lake(config)
     return config
 
@@ -464,10 +469,10 @@ def read_settings_file(path: str | Path) -> dict[str, str]:
     Values may be indirect (`forebay.base.indirect`). Raises `InvalidRequest` naming the line that cannot be read.
     """
     try:
-        found = settings_of(path)
+        texts = settings_of(path)
     except (OSError, UnicodeDecodeError) as e:
         raise InvalidRequest(f"cannot read the settings file {path}: {e}", ErrorCode.CONFIG_EXCEPTION) from e
-    return {key: resolved(key, text) for key, text in found.items()}
+    return {key: resolved(key, text) for key, text in texts.items()}
 
 
 def parse_definition(text: str) -> tuple[str, str]:
@@ -490,9 +495,9 @@ def _split_definition(text: str) -> tuple[str, str]:
 def exposed_settings(config: ServerConfig, definitions: Sequence[str]) -> list[str]:
     """Return the keys of command-line definitions whose values are secrets, which every user of the machine can see."""
     shown = config.shown()
-    given = dict(_split_definition(text) for text in definitions)
+    texts = dict(_split_definition(text) for text in definitions)
     return sorted(
         key
-        for key, text in given.items()
+        for key, text in texts.items()
         if key.startswith(("datalake.", "security.")) and not is_marker(text) and shown[key] != config.settings[key]
     )

@@ -22,8 +22,10 @@ from forebay.server.flow.memory_pool import Consumer, MemoryPools
 _LOGGER = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_WARNINGS = 10.0
+"""Minimum time between two warnings that connections are refused."""
 
 _LATE_SHARE = 4
+"""While memory is overfull, a connection may have this part (a quarter) of an equal share."""
 
 FIRST_FRAME_BYTES_MAX = 16 * 1024
 """The longest frame of a client that has not authenticated, or has not sent a request yet."""

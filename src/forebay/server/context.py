@@ -188,21 +188,21 @@ class ServerContext:
 
         Not all buckets can be open at once, so this takes a group of up to `SHORT_LIST` `of` all that a request names.
         """
-        found: dict[TableBucket, BucketReplica | Exception] = {}
+        results: dict[TableBucket, BucketReplica | Exception] = {}
         unopened: list[TableBucket] = []
 
         def look_up(bucket: TableBucket) -> None:
             try:
                 opened = self.begin_if_open(bucket)
             except ForebayError as e:
-                found[bucket] = e.with_traceback(None)  # there may be very many, and frames are larger than errors
+                results[bucket] = e.with_traceback(None)  # there may be very many, and frames are larger than errors
             except Exception as e:  # noqa: BLE001 - it belongs to this bucket
-                found[bucket] = e
+                results[bucket] = e
             else:
                 if opened is None:
                     unopened.append(bucket)
                 else:
-                    found[bucket] = opened
+                    results[bucket] = opened
 
         if of > SHORT_LIST:
             await asyncio.sleep(0)  # a group may never wait, while others wait for it
@@ -210,12 +210,12 @@ class ServerContext:
             await self.limits.each(buckets, of, look_up)
             for bucket in unopened:
                 try:
-                    found[bucket] = await self.begin(bucket)
+                    results[bucket] = await self.begin(bucket)
                 except Exception as e:  # noqa: BLE001 - as above
-                    found[bucket] = e
-            yield {bucket: found[bucket] for bucket in buckets}
+                    results[bucket] = e
+            yield {bucket: results[bucket] for bucket in buckets}
         finally:
-            for replica in found.values():
+            for replica in results.values():
                 if isinstance(replica, BucketReplica):
                     self.replicas.end(replica)
 

@@ -30,6 +30,7 @@ from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 
 FORMAT_VERSION = 2
+"""The version of `_TABLES`. A store of another version is not opened."""
 
 METADATA_FILE = "metadata.sqlite"
 
@@ -221,9 +222,9 @@ class MetadataStore:
         self._check_version()
 
     def _check_structure(self) -> None:
-        found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise self._damaged(found)
+        result = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if result != "ok":
+            raise self._damaged(result)
 
     def _damaged(self, reason: str) -> CorruptData:
         return CorruptData(
@@ -246,11 +247,11 @@ class MetadataStore:
     def _check_version(self) -> None:
         with self.transaction() as sql:
             sql.execute("INSERT OR IGNORE INTO settings VALUES ('format-version', ?)", (str(FORMAT_VERSION),))
-            found = sql.execute("SELECT value FROM settings WHERE key = 'format-version'").fetchone()[0]
-        if found != str(FORMAT_VERSION):
+            version = sql.execute("SELECT value FROM settings WHERE key = 'format-version'").fetchone()[0]
+        if version != str(FORMAT_VERSION):
             raise StorageFailure(
-                f"{self._path} has metadata of format {found}, this version of Forebay knows format {FORMAT_VERSION}; "
-                "use the version that wrote it"
+                f"{self._path} has metadata of format {version}, this version of Forebay knows format "
+                f"{FORMAT_VERSION}; use the version that wrote it"
             )
 
     def close(self) -> None:
@@ -311,11 +312,11 @@ class MetadataStore:
 
     def log_epoch_starts(self) -> dict[TableBucket, dict[int, int]]:
         """By bucket, and by the number of an epoch, the offset at which the epoch began."""
-        found: dict[TableBucket, dict[int, int]] = {}
+        starts: dict[TableBucket, dict[int, int]] = {}
         for table_id, partition_id, number, epoch, offset in self._rows("SELECT * FROM log_epoch_starts"):
             bucket = TableBucket(table_id, number, None if partition_id == _NO_PARTITION else partition_id)
-            found.setdefault(bucket, {})[epoch] = offset
-        return found
+            starts.setdefault(bucket, {})[epoch] = offset
+        return starts
 
     def begin_log_epoch(self, epoch: StoredEpoch, skips: Mapping[str, int], keep: int) -> tuple[int, int]:
         """Store a new epoch; return the first ids of tables and partitions that are created in it.

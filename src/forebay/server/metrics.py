@@ -40,12 +40,15 @@ from forebay.server.metadata.catalog import LiveTable
 from forebay.server.storage.replicas import WrittenAndRead
 
 _WINDOW_SECONDS = 60.0
+"""Rates are means over this time."""
+
 SAMPLE_SECONDS = 5.0
 """How often rates are sampled; Fluss's meters do the same."""
 
 _DISK_SECONDS_MIN = 60.0
 _DISK_SHARE = 100
-"""What lies on the disk is counted again after a hundred times the time that it took."""
+"""The files in the data directory are counted again after a hundred times the time that counting them took, and not
+before the minimum."""
 
 _COORDINATOR, _TABLET = "fluss_coordinator_", "fluss_tabletserver_"
 _TABLE_LABELS = ("database", "table")
@@ -98,6 +101,7 @@ class ServerMetrics(Collector):
     # ---- collecting -------------------------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
+        """Yield all metrics. Rates are means over the last `_WINDOW_SECONDS`, or since the server was started."""
         now, before = self._now(), self._samples[0]
         tables = {table.info.table_id: table for table in self._context.catalog.tables()}
         yield from self._cluster(tables)

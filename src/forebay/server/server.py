@@ -78,15 +78,16 @@ _COORDINATOR_ID = 0
 _COMMITS_AT_ONCE = 2
 """Transactions whose rows are written at a time; others wait for their turn."""
 _PROBLEMS_SHOWN = 3
+"""Buckets that a message names; the rest is only counted."""
 LOOP_SECONDS = 5.0
-"""An event loop that has not taken a turn for this long hangs: pieces of work take milliseconds."""
+"""An event loop without an iteration for this long is reported as hanging: pieces of work take milliseconds."""
 _DRAIN_SECONDS = 5.0
 """How long a stopping server waits for requests in flight."""
 _PRODUCERS_SECONDS = 3600.0
+"""How often expired producer offsets are removed; registering others removes them, too."""
 _ENDS_SECONDS = 0.2
 """How often the ends of logs are made durable while they change. After a power failure, damage of what was synced
 earlier is distinguished from a torn write."""
-"""How often expired producer offsets are removed; registering others removes them, too."""
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
@@ -228,18 +229,18 @@ class ForebayServer:
         context, connections = self._context, self._connections
         if context is None or connections is None or connections.is_closing:
             return ["the server is stopping"]
-        found = []
+        problems = []
         offline = [replica for replica in context.replicas.replicas() if replica.log.is_offline]
         if offline:
             shown = ", ".join(str(replica.log.folder) for replica in offline[:_PROBLEMS_SHOWN])
-            found.append(f"{len(offline)} buckets are offline since writing to them failed, such as {shown}")
+            problems.append(f"{len(offline)} buckets are offline since writing to them failed, such as {shown}")
         damaged = context.replicas.damaged()
         if damaged:
             shown = "; ".join(error.message for error in list(damaged.values())[:_PROBLEMS_SHOWN])
-            found.append(f"{len(damaged)} buckets are offline since their files are damaged: {shown}")
+            problems.append(f"{len(damaged)} buckets are offline since their files are damaged: {shown}")
         if not context.replicas.accepts_writes:
-            found.append("the data disk is full: writes are refused until space is free")
-        return found
+            problems.append("the data disk is full: writes are refused until space is free")
+        return problems
 
     def _open_parts(self) -> None:
         config, injected = self.config, self._injected
@@ -357,10 +358,10 @@ class ForebayServer:
 
     def _nodes_of(self, listener: str) -> tuple[ServerNode, ServerNode]:
         """Return coordinator and tablet server, at the addresses that clients of this listener can reach."""
-        found = {bound.role: bound for bound in self._bound if bound.listener.name == listener}
+        by_role = {bound.role: bound for bound in self._bound if bound.listener.name == listener}
 
         def node(role: ServerRole, node_id: int) -> ServerNode:
-            bound = found[role]
+            bound = by_role[role]
             return ServerNode(
                 node_id, bound.listener.advertised_host, bound.listener.advertised_port or bound.port, role
             )

@@ -227,8 +227,8 @@ class OptionReader:
             raise InvalidRequest(f"there is no {self.what} option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
         if not client:
             return settings
-        parsed = dict(make_settings(str(settings.bootstrap_servers[0]), None, None, client).given)
-        return replace(settings, given=tuple(sorted({**dict(settings.given), **parsed}.items())))
+        parsed = dict(make_settings(str(settings.bootstrap_servers[0]), None, None, client).user_options)
+        return replace(settings, user_options=tuple(sorted({**dict(settings.user_options), **parsed}.items())))
 
 
 def read_options(

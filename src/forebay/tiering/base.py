@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InternalError, InvalidRequest
 from forebay.client.admin.lake import LakeTieringClient, TieringTable
-from forebay.client.admin.lake_history import is_same, known_before
+from forebay.client.admin.lake_history import is_same, registered_snapshot
 from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.connection import Connection
 from forebay.client.reading.log_epochs import log_epoch
@@ -134,7 +134,7 @@ def _with_another(
     accept_loss: bool,
 ) -> RoundBase:
     """Return the base where the lake has another newest tiering snapshot than the cluster knows."""
-    earlier = known_before(connection.admin, info.path, recorded, newest)
+    earlier = registered_snapshot(connection.admin, info.path, recorded, newest)
     if earlier is not None:
         held = earlier.log_offsets
         if not accept_loss:

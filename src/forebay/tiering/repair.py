@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.client.admin.lake import TieringTable
-from forebay.client.admin.lake_history import is_same, known_before
+from forebay.client.admin.lake_history import is_same, registered_snapshot
 from forebay.client.connection import Connection
 from forebay.client.results import LakeSnapshot
 from forebay.codec.log.log_batch import ChangeType
@@ -167,7 +167,7 @@ class _Comparison:
 
 def _held(connection: Connection, committer: LakeCommitter, comparison: _Comparison) -> Any:
     if comparison.newest is not None and comparison.registered is not None:
-        earlier = known_before(connection.admin, comparison.info.path, comparison.registered, comparison.newest)
+        earlier = registered_snapshot(connection.admin, comparison.info.path, comparison.registered, comparison.newest)
         if earlier is not None:
             return earlier.log_offsets
     elif not committer.has_rows():

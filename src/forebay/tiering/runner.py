@@ -41,6 +41,7 @@ class ThreadRunner:
     def run(
         self, tasks: Sequence[SplitTask], connection: Connection, control: RoundControl, on_result: OnResult
     ) -> None:
+        """See `SplitRunner.run`. The first failure cancels all other splits."""
         group = RoundControl()
         control.when_cancelled(lambda: group.cancel(Unavailable("the round was abandoned")))
 

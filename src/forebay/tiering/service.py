@@ -42,13 +42,16 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 TABLES_MAX = 4
+"""Tables that a service tiers at a time."""
 POLL_SECONDS = 1.0
+"""How often a service sends a heartbeat and asks for tables."""
 HEARTBEAT_RETRY_SECONDS = 2.0
 """How long one heartbeat is retried: the next one follows soon, and `status` should report the outage."""
 OVERDUE_SECONDS = 5.0
 """How long a heartbeat may wait for its answer before `status` reports it."""
 PAUSE_FIRST_SECONDS = 1.0
 PAUSE_MAX_SECONDS = 60.0
+"""The pause of a table after its first failed round; it doubles with each further one, up to the maximum."""
 TABLES_REMEMBERED = 10_000
 """Maximum number of tables in `status`; those whose last round began the longest ago are forgotten."""
 

@@ -41,6 +41,8 @@ ATTEMPTS_MAX = 3
 """Maximum attempts at a split on one worker before its round fails."""
 
 _POLL_SECONDS = 0.5
+"""How long one poll of the log waits; between polls, the round may be cancelled or cut."""
+
 _QUIET_SECONDS = 3.0
 """A log that returns nothing for this long may belong to a dropped partition, so the cluster is asked, and rounds that
 are cut do not wait for it."""

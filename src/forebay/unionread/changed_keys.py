@@ -42,29 +42,31 @@ def read_changed_keys(
 ) -> ChangedKeys:
     """Return the keys of all changes of `bucket` in [`start`, `stop`), including deletes."""
     columns = tuple(info.schema.column(name) for name in info.descriptor.physical_primary_key)
-    found = (rows for rows, _ in changes(session, info, bucket, start, stop, columns))
+    batches = (rows for rows, _ in changes(session, info, bucket, start, stop, columns))
     encoder = primary_key_encoder(info.descriptor)
     schema = storage_schema(columns)
     if len(columns) > 1 or not pa.types.is_integer(schema.field(0).type):
-        return _EncodedKeys(encoder, found)
-    numbers = _distinct(found, encoder)
+        return _EncodedKeys(encoder, batches)
+    numbers = _distinct(batches, encoder)
     if not len(numbers) or int(numbers[-1]) - int(numbers[0]) < flags_max:
         return _NearNumbers(numbers, encoder)
     keys = pa.RecordBatch.from_arrays([array_of(numbers).cast(schema.field(0).type)], schema=schema)
     return _EncodedKeys(encoder, [keys])
 
 
-def _distinct(found: Iterable[pa.RecordBatch], encoder: KeyEncoder, keys_min: int = _KEYS_MIN) -> npt.NDArray[np.int64]:
+def _distinct(
+    batches: Iterable[pa.RecordBatch], encoder: KeyEncoder, keys_min: int = _KEYS_MIN
+) -> npt.NDArray[np.int64]:
     """Return the distinct numbers in the only column, ascending. Memory grows with their number."""
-    known = np.zeros(0, np.int64)
+    distinct = np.zeros(0, np.int64)
     parts: list[npt.NDArray[np.int64]] = []
     rows = 0
-    for batch in found:
+    for batch in batches:
         parts.append(_numbers(batch, encoder))
         rows += batch.num_rows
-        if rows >= max(keys_min, len(known)):
-            known, parts, rows = distinct_numbers(np.concatenate([known, *parts])), [], 0
-    return distinct_numbers(np.concatenate([known, *parts]))
+        if rows >= max(keys_min, len(distinct)):
+            distinct, parts, rows = distinct_numbers(np.concatenate([distinct, *parts])), [], 0
+    return distinct_numbers(np.concatenate([distinct, *parts]))
 
 
 def _numbers(keys: pa.RecordBatch, encoder: KeyEncoder) -> npt.NDArray[np.int64]:
@@ -87,9 +89,9 @@ class _NearNumbers:
         numbers = _numbers(keys, self._encoder)
         if not len(numbers) or self._least <= numbers.min() <= numbers.max() <= self._greatest:
             return self._flags.take(numbers - self._least)
-        found = (numbers >= self._least) & (numbers <= self._greatest)
-        found[found] = self._flags.take(numbers[found] - self._least)
-        return found
+        matches = (numbers >= self._least) & (numbers <= self._greatest)
+        matches[matches] = self._flags.take(numbers[matches] - self._least)
+        return matches
 
 
 class _EncodedKeys:

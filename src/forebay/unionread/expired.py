@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from forebay.base.errors import ErrorCode, NotFound
 from forebay.client.admin.admin import Admin
-from forebay.client.admin.lake_history import known_before
+from forebay.client.admin.lake_history import registered_snapshot
 from forebay.client.results import LakeSnapshot
 from forebay.lake.source import LakeSource, LakeSplit, Planner
 from forebay.lake.tiering import has_offsets
@@ -46,24 +46,24 @@ class StandIn:
 
 
 def planner_of(
-    table: Table, source: LakeSource, known: LakeSnapshot, identity: str | None = None
+    table: Table, source: LakeSource, registered: LakeSnapshot, identity: str | None = None
 ) -> Planner[LakeSplit]:
     """Return the planner of a snapshot that the cluster knows, or of one with a known `identity`.
 
     Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) if it does not exist, or if its id is that of another snapshot now.
     """
-    planner = source.create_planner(known.snapshot_id)
+    planner = source.create_planner(registered.snapshot_id)
     properties = planner.properties
-    if not known.log_offsets:
+    if not registered.log_offsets:
         is_it = identity is None or planner.identity == identity
     elif properties is not None:
-        is_it = has_offsets(properties, known.offsets_name, known.log_offsets)
+        is_it = has_offsets(properties, registered.offsets_name, registered.log_offsets)
     else:
         is_it = planner.identity is None or not _newest_was_undone(table, source)
     if not is_it:
         raise NotFound(
-            f"lake snapshot {known.snapshot_id} of table {table.path} was rolled back by another process, and another "
-            "snapshot has its number now",
+            f"lake snapshot {registered.snapshot_id} of table {table.path} was rolled back by another process, and "
+            "another snapshot has its number now",
             ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
         )
     return planner
@@ -78,7 +78,7 @@ def _newest_was_undone(table: Table, source: LakeSource) -> bool:
 def stand_in_for(
     table: Table,
     source: LakeSource,
-    known: LakeSnapshot,
+    registered: LakeSnapshot,
     buckets: Sequence[TableBucket],
     partition_ids: frozenset[int],
     from_log: Callable[[TableBucket], bool],
@@ -86,23 +86,23 @@ def stand_in_for(
     *,
     up_to_now: bool,
 ) -> StandIn | None:
-    """Return what is read in place of `known`, which the lake does not have; None if nothing of the lake can be.
+    """Return what is read in place of `registered`, which the lake does not have; None if nothing of the lake can be.
 
     The arguments are those of `check_stream_is_complete`; `up_to_now`: the read has no given end.
     """
     info = table.info
     newest = source.newest_tiered()
-    older = None if newest is None else known_before(Admin(table.connection), info.path, known, newest)
-    if older is not None and _reaches(known, older, buckets, partition_ids, from_log, earliest):
+    older = None if newest is None else registered_snapshot(Admin(table.connection), info.path, registered, newest)
+    if older is not None and _reaches(registered, older, buckets, partition_ids, from_log, earliest):
         return StandIn(older, source.create_planner(older.snapshot_id), rolled_back=True)
-    if older is not None or source.was_undone(known.snapshot_id, known.offsets_name):
+    if older is not None or source.was_undone(registered.snapshot_id, registered.offsets_name):
         return None
-    later = successor_of(info, source, known.snapshot_id, up_to_now=up_to_now)
-    return None if later is None else StandIn(replace(known, snapshot_id=later), source.create_planner(later))
+    later = successor_of(info, source, registered.snapshot_id, up_to_now=up_to_now)
+    return None if later is None else StandIn(replace(registered, snapshot_id=later), source.create_planner(later))
 
 
 def _reaches(
-    known: LakeSnapshot,
+    registered: LakeSnapshot,
     older: LakeSnapshot,
     buckets: Sequence[TableBucket],
     partition_ids: frozenset[int],
@@ -113,7 +113,7 @@ def _reaches(
 
     Those of a partition that the stream has dropped are gone, whether the read covers it or not.
     """
-    behind = [b for b, stop in known.log_offsets.items() if older.log_offsets.get(b, 0) < stop]
+    behind = [b for b, stop in registered.log_offsets.items() if older.log_offsets.get(b, 0) < stop]
     if any(b.partition_id is not None and b.partition_id not in partition_ids for b in behind):
         return False
     covered = set(buckets)
@@ -123,10 +123,10 @@ def _reaches(
 
 def successor_of(info: TableInfo, source: LakeSource, snapshot_id: int, *, up_to_now: bool) -> int | None:
     """Return the snapshot that a read may use with the log offsets of the expired `snapshot_id`; None without one."""
-    found = source.successor(snapshot_id)
-    if found is None or not (found.has_same_rows or (info.has_primary_key and up_to_now)):
+    successor = source.successor(snapshot_id)
+    if successor is None or not (successor.has_same_rows or (info.has_primary_key and up_to_now)):
         return None
-    return found.snapshot_id
+    return successor.snapshot_id
 
 
 def check_stream_is_complete(
@@ -143,10 +143,10 @@ def check_stream_is_complete(
     `partition_ids` are those of the stream, `from_log` says whether a bucket has to be read from its log, and
     `earliest` where logs begin.
     """
-    gone = {b.partition_id for b in snapshot.log_offsets if b.partition_id is not None} - partition_ids
+    dropped = {b.partition_id for b in snapshot.log_offsets if b.partition_id is not None} - partition_ids
     trimmed = [bucket for bucket, first in earliest([b for b in buckets if from_log(b)]).items() if first > 0]
-    if gone:
-        why = f"{len(gone)} partitions that only the lake had cannot be read"
+    if dropped:
+        why = f"{len(dropped)} partitions that only the lake had cannot be read"
     elif trimmed:
         why = f"the log of bucket {trimmed[0].bucket} no longer begins at 0"
     else:

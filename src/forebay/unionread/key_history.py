@@ -67,9 +67,9 @@ class KeyHistory:
 
     def _condition(self) -> Predicate:
         values = self._keys.to_pylist()[0]
-        found = all_of(col(name) == value for name, value in values.items())
-        assert found is not None
-        return found
+        condition = all_of(col(name) == value for name, value in values.items())
+        assert condition is not None
+        return condition
 
     def _place(self) -> TableBucket:
         """The bucket of the key."""
@@ -123,8 +123,8 @@ class KeyHistory:
             except NotFound as e:  # of a compaction, which holds what the one before does
                 if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
                     raise
-            found = table.scan(self._columns, self._predicate, source="union", as_of=snapshot_id).to_arrow().to_pylist()
-            row = found[0] if found else None
+            rows = table.scan(self._columns, self._predicate, source="union", as_of=snapshot_id).to_arrow().to_pylist()
+            row = rows[0] if rows else None
             if row != before:
                 change = "has no row" if row is None else "has"
                 yield KeyEvent(position, f"lake snapshot {snapshot_id}", change, snapshot_id=snapshot_id, row=row)
@@ -132,8 +132,8 @@ class KeyHistory:
 
     def row(self) -> Mapping[str, Any] | None:
         """The key's row now, as a lookup finds it."""
-        found = self._table.lookup(self._keys, missing="drop").to_pylist()
-        return found[0] if found else None
+        rows = self._table.lookup(self._keys, missing="drop").to_pylist()
+        return rows[0] if rows else None
 
     def why(self, events: Iterable[KeyEvent]) -> str:
         """Who has the key's row now, and why."""

@@ -38,10 +38,10 @@ class LakeSide:
     @classmethod
     def of(cls, source: LakeSource, columns: Sequence[Column], predicate: Predicate | None) -> LakeSide:
         """Return a scan of `columns` (none: rows are only counted) that skips rows by `predicate` where it can."""
-        known = {name: index for index, name in enumerate(source.schema.names)}
-        projected = source.with_project([[known[c.name]] for c in columns if c.name in known])
+        indices = {name: index for index, name in enumerate(source.schema.names)}
+        projected = source.with_project([[indices[c.name]] for c in columns if c.name in indices])
         parts = conjuncts(predicate)
-        offered = [part for part in parts if part.columns() <= known.keys()]
+        offered = [part for part in parts if part.columns() <= indices.keys()]
         if not offered:
             return cls(projected, tuple(columns), (), not parts)
         result = projected.with_filters(offered)

@@ -29,9 +29,9 @@ def override(lake: Iterable[pa.RecordBatch], tail: Tail, encoder: KeyEncoder) ->
     first = list(islice(batches, 1))
     yield from tail.batches
     for batch in chain(first, batches):
-        kept = _unchanged(batch, tail, encoder)
-        if kept.num_rows:
-            yield kept
+        unchanged = _unchanged(batch, tail, encoder)
+        if unchanged.num_rows:
+            yield unchanged
 
 
 def _unchanged(batch: pa.RecordBatch, tail: Tail, encoder: KeyEncoder) -> pa.RecordBatch:
@@ -55,8 +55,8 @@ def merge_sorted(
         until = bisect_right(ranks, last, done)
         mine = stored(batch)
         if len(tail.changed):
-            kept = pc.invert(tail.changed.contains(encoder.encode(mine)))
-            mine, comparable = mine.filter(kept), comparable.filter(kept)
+            unchanged = pc.invert(tail.changed.contains(encoder.encode(mine)))
+            mine, comparable = mine.filter(unchanged), comparable.filter(unchanged)
         if until > done and rows is not None:
             places = pa.concat_arrays([comparable, pa.array(ranks[done:until], pa.binary())])
             together = pa.Table.from_batches([mine, rows.slice(done, until - done)]).combine_chunks()

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from forebay.unionread.reading import UnionReader
 
 _BATCH_ROWS = 1 << 17
+"""Rows of a lake file that are compared at a time."""
+
 _WORD_BITS = 64
+"""Bits of a word of the bitmaps that are returned."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ class MarkBucket:
         connection = shared_connection(self.reader.settings)
         changed = read_changed_keys(connection, info, self.bucket, self.start, self.stop)
         by_key = replace(side, columns=keys)
-        made = []
+        results = []
         for path in self.files:
-            found = [changed.contains(batch) for batch in _key_batches(path, by_key)]
-            made.append(OverriddenRows(path, _words(found)))
-        return made
+            flags = [changed.contains(batch) for batch in _key_batches(path, by_key)]
+            results.append(OverriddenRows(path, _words(flags)))
+        return results
 
 
 def _key_batches(path: str, side: LakeSide) -> Iterator[pa.RecordBatch]:
@@ -84,11 +87,11 @@ def gone(path: str) -> NotFound:
     )
 
 
-def _words(found: list[npt.NDArray[np.bool_]]) -> bytes:
-    rows = sum(map(len, found))
+def _words(flags: list[npt.NDArray[np.bool_]]) -> bytes:
+    rows = sum(map(len, flags))
     padded = np.zeros(-(-rows // _WORD_BITS) * _WORD_BITS, np.uint8)
     if rows:
-        np.concatenate([batch.view(np.uint8) for batch in found], out=padded[:rows])
+        np.concatenate([batch.view(np.uint8) for batch in flags], out=padded[:rows])
     return np.packbits(padded, bitorder="little").tobytes()
 
 

@@ -16,7 +16,7 @@ from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.client.cluster.partitions import PartitionSelector, partition_texts
 from forebay.client.views import RowView
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.filters import columns_of, conjuncts, join, mask
+from forebay.codec.filters import bound_conjuncts, columns_of, join, mask
 from forebay.metadata.partitions import partition_name, partition_text, partition_value
 from forebay.metadata.table import PartitionInfo, TableInfo
 from forebay.metadata.types import TypeRoot
@@ -47,7 +47,9 @@ class PartitionFilter:
         self._chosen = None if selectors is None else [_chosen(info, s) for s in _listed(selectors)]
         self.predicate = on_columns(view.predicate, keys) if keys else None
         """The part of the filter that only refers to partition keys."""
-        self._bound = join([part for part in conjuncts(view.bound) if columns_of(part) <= set(keys)]) if keys else None
+        self._bound = (
+            join([part for part in bound_conjuncts(view.bound) if columns_of(part) <= set(keys)]) if keys else None
+        )
 
     def covers(self, values: Values) -> bool:
         """Return whether the partition may have matching rows."""
@@ -58,10 +60,10 @@ class PartitionFilter:
     def _is_chosen(self, values: Values) -> bool:
         if self._chosen is None:
             return True
-        named = {column.name: value for column, value in zip(self._columns, values, strict=True)}
+        by_name = {column.name: value for column, value in zip(self._columns, values, strict=True)}
         name = partition_name(values)
         return any(
-            name == choice if isinstance(choice, str) else all(named[key] == text for key, text in choice.items())
+            name == choice if isinstance(choice, str) else all(by_name[key] == text for key, text in choice.items())
             for choice in self._chosen
         )
 
@@ -116,8 +118,8 @@ class PartitionMatch:
 
     def find(self, values: Values) -> int | None:
         """Return the id of the stream's partition; None if there is none with these values."""
-        found = self._ids.get(values)
-        return self._alike.get(self._plain(values)) if found is None else found
+        partition_id = self._ids.get(values)
+        return self._alike.get(self._plain(values)) if partition_id is None else partition_id
 
     def _plain(self, values: Values) -> Values:
         return tuple(_plain_text(column.data_type, text) for column, text in zip(self._columns, values, strict=True))

@@ -65,7 +65,7 @@ class UnionPlan:
 
     def pieces(self) -> list[PlanPiece]:
         """Return what is read of each bucket, in the order of the splits; lake splits of one place are one piece."""
-        names, known = self.facts.partition_names, self.facts.lake_offsets
+        names, offsets = self.facts.partition_names, self.facts.lake_offsets
         alone: dict[tuple[str | None, int], list[LakeSplit]] = {}
         found = []
 
@@ -73,7 +73,9 @@ class UnionPlan:
             partition = (
                 None if bucket.partition_id is None else names.get(bucket.partition_id, str(bucket.partition_id))
             )
-            return PlanPiece(kind, partition, bucket.bucket, table_bucket=bucket, is_in_lake=bucket in known, **values)
+            return PlanPiece(
+                kind, partition, bucket.bucket, table_bucket=bucket, is_in_lake=bucket in offsets, **values
+            )
 
         for split in self.splits:
             match split:
@@ -164,8 +166,8 @@ def _filters(plan: UnionPlan) -> Iterator[str]:
     yield f"filter: {' AND '.join(map(predicate_text, parts))}"
     if plan.reader.lake is not None:
         for part in parts:
-            taken = part in plan.reader.lake.accepted
-            yield f"  the lake {'skips rows by' if taken else 'cannot use'}: {predicate_text(part)}"
+            is_accepted = part in plan.reader.lake.accepted
+            yield f"  the lake {'skips rows by' if is_accepted else 'cannot use'}: {predicate_text(part)}"
     if plan.reader.info.has_primary_key and any(isinstance(s, LakeSnapshotAndLogSplit) for s in plan.splits):
         yield "  log ranges are read whole: a change that does not match may override a lake row that does"
 

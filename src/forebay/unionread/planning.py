@@ -131,17 +131,17 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
     if not table.info.lake_enabled:
         return None
     try:
-        found = Admin(table.connection).lake_snapshot(table.info.path, readable=True)
+        snapshot = Admin(table.connection).lake_snapshot(table.info.path, readable=True)
     except NotFound as e:
         if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
             raise
         return None
-    if found.table_id != table.info.table_id:
+    if snapshot.table_id != table.info.table_id:
         raise Conflict(
             f"table {table.path} was dropped and recreated since this handle was opened: open it again",
             ErrorCode.TABLE_NOT_EXIST,
         )
-    return found
+    return snapshot
 
 
 def _key_filter(view: RowView) -> KeyFilter | None:
@@ -192,16 +192,16 @@ class _Planning:
         info = self._info
         if self._keys is not None and self._keys.is_empty:
             return UnionPlan(self._reader(None), (), {}, PlanFacts(chosen="nothing, as no row can match the filter"))
-        known = readable_snapshot(self._table) if find is None else find()
-        if lake_only and known is None:
+        registered = readable_snapshot(self._table) if find is None else find()
+        if lake_only and registered is None:
             return UnionPlan(self._reader(None), (), {}, PlanFacts(info.descriptor.lake_format))
         buckets, match = self._stream_buckets()
-        side, snapshot, lake_splits, rolled_back = None, known, list[LakeSplit](), False
+        side, snapshot, lake_splits, rolled_back = None, registered, list[LakeSplit](), False
         looked_up = {} if lake_only or not self._look_up else self._keys_to_look_up(buckets)
-        if known is not None and not self._is_complete_in_stream(buckets, looked_up, known):
+        if registered is not None and not self._is_complete_in_stream(buckets, looked_up, registered):
             lakes = OpenLakes.of(self._table.connection)
             side = lakes.side(storage or lakes.storage(self._table), self._view, counting=lake_only)
-            snapshot, lake_splits, rolled_back = self._lake_splits(side, known, buckets, lake_only)
+            snapshot, lake_splits, rolled_back = self._lake_splits(side, registered, buckets, lake_only)
             side = None if snapshot is None else side
         offsets = {} if snapshot is None else snapshot.log_offsets
         lake_only_partitions = sorted(
@@ -215,9 +215,9 @@ class _Planning:
         else:
             self._plan_log(buckets, offsets, lake_splits)
         facts = PlanFacts(
-            None if known is None else info.descriptor.lake_format,
+            None if registered is None else info.descriptor.lake_format,
             None if snapshot is None else snapshot.snapshot_id,
-            None if known is None or known is snapshot else known.snapshot_id,
+            None if registered is None or registered is snapshot else registered.snapshot_id,
             {bucket: offsets[bucket] for bucket in buckets if bucket in offsets},
             self._names,
             tuple(lake_only_partitions) if info.is_partitioned else (),
@@ -232,7 +232,7 @@ class _Planning:
         return UnionReader(self._table.connection.settings, self._view, self._limit, side, self._ordered)
 
     def _lake_splits(
-        self, side: LakeSide, known: LakeSnapshot, buckets: Sequence[TableBucket], lake_only: bool
+        self, side: LakeSide, registered: LakeSnapshot, buckets: Sequence[TableBucket], lake_only: bool
     ) -> tuple[LakeSnapshot | None, list[LakeSplit], bool]:
         """Return the snapshot to read, its splits, and whether it replaces one that was rolled back.
 
@@ -245,20 +245,20 @@ class _Planning:
             return bucket in stops or not info.has_primary_key
 
         try:
-            return known, self._covered(planner_of(self._table, source, known, self.identity)), False
+            return registered, self._covered(planner_of(self._table, source, registered, self.identity)), False
         except NotFound as e:
             newest = readable_snapshot(self._table) if e.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST else None
-            if newest is None or not newest.is_same(known):
+            if newest is None or not newest.is_same(registered):
                 raise
             where = buckets, frozenset(self._names), from_log, self._earliest
             up_to_now = not (stops or self.within_stop or lake_only)
-            found = stand_in_for(self._table, source, known, *where, up_to_now=up_to_now)
-            if found is not None:
-                return found.snapshot, self._covered(found.planner), found.rolled_back
+            stand_in = stand_in_for(self._table, source, registered, *where, up_to_now=up_to_now)
+            if stand_in is not None:
+                return stand_in.snapshot, self._covered(stand_in.planner), stand_in.rolled_back
             if lake_only:
                 raise
-        check_stream_is_complete(info, source, known, *where)
-        return None, [], source.was_undone(known.snapshot_id, known.offsets_name)
+        check_stream_is_complete(info, source, registered, *where)
+        return None, [], source.was_undone(registered.snapshot_id, registered.offsets_name)
 
     def _covered(self, planner: Planner[LakeSplit]) -> list[LakeSplit]:
         splits = planner.plan()
@@ -283,7 +283,7 @@ class _Planning:
         return choose(self._keys, buckets, self._partitions).keys or {}
 
     def _is_complete_in_stream(
-        self, buckets: Sequence[TableBucket], looked_up: BucketKeys, known: LakeSnapshot
+        self, buckets: Sequence[TableBucket], looked_up: BucketKeys, registered: LakeSnapshot
     ) -> bool:
         """Return whether lookups find all rows without a look at the lake, which may have partitions of its own.
 
@@ -292,7 +292,7 @@ class _Planning:
         """
         if not looked_up or self._info.is_partitioned:
             return False
-        return all(bucket in known.log_offsets for bucket in looked_up)
+        return all(bucket in registered.log_offsets for bucket in looked_up)
 
     def _chosen(self, buckets: Sequence[TableBucket]) -> str | None:
         """Return which buckets the filter leaves, in words."""
@@ -306,18 +306,18 @@ class _Planning:
     def _stream_buckets(self) -> tuple[list[TableBucket], PartitionMatch]:
         """Return the buckets that the read covers, and the partitions of the stream."""
         info = self._info
-        chosen = None if self._keys is None else self._keys.numbers
-        numbers = range(info.bucket_count) if chosen is None else sorted(chosen)
+        bucket_numbers = None if self._keys is None else self._keys.numbers
+        numbers = range(info.bucket_count) if bucket_numbers is None else sorted(bucket_numbers)
         if not info.is_partitioned:
             return [TableBucket(info.table_id, number) for number in numbers], PartitionMatch(info, ())
         partitions = sorted(list_partitions(self._cluster, info.path), key=lambda p: p.partition_id)
         self._names = {p.partition_id: p.name for p in partitions}
         if self.within_stop:  # the state that is read has none that were created since, also not of the same name
             then = {bucket.partition_id for bucket in self._given_stops}
-            gone = then - self._names.keys()
-            if gone:
+            dropped = then - self._names.keys()
+            if dropped:
                 raise NotFound(
-                    f"{len(gone)} partitions of table {info.path} were dropped meanwhile",
+                    f"{len(dropped)} partitions of table {info.path} were dropped meanwhile",
                     ErrorCode.PARTITION_NOT_EXISTS,
                 )
             partitions = [p for p in partitions if p.partition_id in then]
@@ -334,10 +334,10 @@ class _Planning:
         return buckets, PartitionMatch(info, partitions)
 
     def _stops(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
-        given = {bucket: self._given_stops[bucket] for bucket in buckets if bucket in self._given_stops}
-        rest = [bucket for bucket in buckets if bucket not in given]
-        asked = list_offsets(self._cluster, self._info, rest, LATEST) if rest else {}
-        return {**asked, **given}
+        fixed = {bucket: self._given_stops[bucket] for bucket in buckets if bucket in self._given_stops}
+        rest = [bucket for bucket in buckets if bucket not in fixed]
+        latest = list_offsets(self._cluster, self._info, rest, LATEST) if rest else {}
+        return {**latest, **fixed}
 
     def _earliest(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
         return list_offsets(self._cluster, self._info, buckets, EARLIEST) if buckets else {}
@@ -367,8 +367,8 @@ class _Planning:
         match: PartitionMatch,
         looked_up: BucketKeys,
     ) -> None:
-        in_lake, of_nobody = self._by_bucket(lake_splits, match)
-        self._splits += [LakeSnapshotSplit(split) for split in of_nobody]
+        in_lake, unbound = self._by_bucket(lake_splits, match)
+        self._splits += [LakeSnapshotSplit(split) for split in unbound]
         if looked_up:
             # Not those that only the lake has a beginning of: its rows may be of a partition that was dropped.
             keys = {b: tuple(k) for b, k in looked_up.items() if b in offsets or b not in in_lake}
@@ -408,7 +408,7 @@ class _Planning:
     ) -> tuple[dict[TableBucket, list[LakeSplit]], list[LakeSplit]]:
         """Return the lake's splits by the stream's buckets, and those of partitions that the stream does not have."""
         info = self._info
-        found: dict[TableBucket, list[LakeSplit]] = {}
+        by_bucket: dict[TableBucket, list[LakeSplit]] = {}
         rest: list[LakeSplit] = []
         ids: dict[Values, int | None] = {}
         for split in lake_splits:
@@ -428,5 +428,5 @@ class _Planning:
                     f"buckets are 0 to {info.bucket_count - 1}: rows of both cannot be matched. The lake "
                     f"table was given another number of buckets; change it back to {info.bucket_count}"
                 )
-            found.setdefault(TableBucket(info.table_id, split.bucket(), partition_id), []).append(split)
-        return found, rest
+            by_bucket.setdefault(TableBucket(info.table_id, split.bucket(), partition_id), []).append(split)
+        return by_bucket, rest

@@ -40,24 +40,24 @@ if TYPE_CHECKING:
 _Range = LakeSnapshotAndLogSplit | LogSplit
 
 _TOGETHER_MAX = 256
-"""So many buckets at most are read together: a server lets a request for more wait (docs/server.md)."""
+"""Maximum number of buckets that are read together: a server lets a request for more wait (docs/server.md)."""
 
 _TOGETHER_RECORDS_MAX = 1 << 16
-"""So many records at most are read together, as the changes of all buckets are in memory."""
+"""Maximum number of records that are read together, because the changes of all these buckets are in memory."""
 
 
 def _short_ranges(splits: Sequence[UnionSplit]) -> list[_Range]:
     """The first splits that can be read together: of one kind, of different buckets, with few records in all."""
-    found: dict[TableBucket, _Range] = {}
+    ranges: dict[TableBucket, _Range] = {}
     records = 0
     for split in splits:
         if not isinstance(split, LakeSnapshotAndLogSplit | LogSplit) or type(split) is not type(splits[0]):
             break
         records += split.stop - split.start
-        if split.bucket in found or records > _TOGETHER_RECORDS_MAX:
+        if split.bucket in ranges or records > _TOGETHER_RECORDS_MAX:
             break
-        found[split.bucket] = split
-    return list(found.values())
+        ranges[split.bucket] = split
+    return list(ranges.values())
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from forebay.client.reading.table_snapshot import TableSnapshot
 
 _PLANNINGS = 3
+"""Maximum attempts at a read if what it was planned on expires before its first row."""
+
 _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
 
 
@@ -100,15 +102,19 @@ class PinnedUnionScan(UnionScan):
 
     @classmethod
     def of(cls, session: Session, info: TableInfo, request: ScanRequest) -> Scan:
+        """Return a scan pinned at `request.as_of`, or at the current instant.
+
+        The rows are pinned in memory where a cluster cannot take a snapshot of a primary-key table.
+        """
         table = Table(session, info)
         from forebay.unionread.time_travel import Resolved, resolve
 
         snapshot: TableSnapshot | None = None
         if request.as_of is not None:
-            found = resolve(table, request.as_of)
-            stops: Mapping[TableBucket, int] | None = found.stops
+            resolved = resolve(table, request.as_of)
+            stops: Mapping[TableBucket, int] | None = resolved.stops
         else:
-            found = Resolved(readable_snapshot(table), None)  # before the ends of the logs, as every plan does
+            resolved = Resolved(readable_snapshot(table), None)  # before the ends of the logs, as every plan does
             if info.has_primary_key:
                 snapshot = table.snapshot(partitions=request.partitions, name="pinned scan")
                 if not snapshot.is_exact and snapshot.buckets:
@@ -118,7 +124,7 @@ class PinnedUnionScan(UnionScan):
                 buckets = table.buckets(request.partitions)
                 stops = list_offsets(session.cluster, info, buckets, LATEST)
         scan = cls(session, info, request, "union")
-        scan._state = _PinnedState(found.known, stops, found.lake_only, snapshot, found.identity)
+        scan._state = _PinnedState(resolved.known, stops, resolved.lake_only, snapshot, resolved.identity)
         return scan
 
     @classmethod
@@ -154,6 +160,7 @@ class PinnedUnionScan(UnionScan):
         return self.reader()
 
     def read_split(self, split: UnionSplit) -> RowReader:
+        """Return a reader of one split, by the plan of the last `plan`, or by a new plan of the same pinned state."""
         return _PinnedReader(
             replace(self._plan or self._planned(), splits=(split,)),
             self._session,

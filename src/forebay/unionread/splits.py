@@ -52,8 +52,8 @@ class LakeSnapshotAndLogSplit:
     @property
     def rows(self) -> int | None:
         counts = [split.rows() for split in self.lake]
-        known = [count for count in counts if count is not None]
-        return sum(known) + self.stop - self.start if len(known) == len(counts) else None
+        known_counts = [count for count in counts if count is not None]
+        return sum(known_counts) + self.stop - self.start if len(known_counts) == len(counts) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,7 @@ class SplitCodec:
         self._lake = None if source is None else source.split_serializer()
 
     def encode(self, split: UnionSplit) -> bytes:
+        """Return a split in the newest version of its kind: 2 for key lookups, 1 for all others."""
         document: dict[str, Any] = {"version": 1}
         match split:
             case LakeSnapshotSplit(lake):

@@ -270,27 +270,27 @@ def lake_snapshot_to_begin_with(
     """
     info = table.info
     while True:
-        known = readable_snapshot(table)
-        if known is None:
+        registered = readable_snapshot(table)
+        if registered is None:
             return None
         source = lake_of(table).create_source(info.path)
         try:
-            planner = planner_of(table, source, known)
+            planner = planner_of(table, source, registered)
             planner.plan()
         except NotFound as e:
             newest = readable_snapshot(table) if e.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST else None
             if newest is None:
                 raise
-            if not newest.is_same(known):
+            if not newest.is_same(registered):
                 continue
         else:
-            return known, planner.identity
+            return registered, planner.identity
         partitions = frozenset(bucket.partition_id for bucket in buckets if bucket.partition_id is not None)
         where = buckets, partitions, lambda _: not info.has_primary_key, earliest
-        found = stand_in_for(table, source, known, *where, up_to_now=False)
-        if found is not None:
-            return found.snapshot, found.planner.identity
-        check_stream_is_complete(info, source, known, *where)
+        stand_in = stand_in_for(table, source, registered, *where, up_to_now=False)
+        if stand_in is not None:
+            return stand_in.snapshot, stand_in.planner.identity
+        check_stream_is_complete(info, source, registered, *where)
         return None
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from forebay.client.session import Session
 
 _FOLD_ROWS_MIN = 1 << 18
+"""Changes are folded when there are twice as many as keys, but not before this number."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,10 @@ class TailFolder:
 
     def _fold(self) -> None:
         """Drop overridden rows."""
-        kept = self._newest()
+        newest = self._newest()
         batches, deletes = self._batches, self._deleted
         self._index, self._batches, self._deleted, self._rows = KeyIndex(), [], [], 0
-        for batch, deleted, mask in zip(batches, deletes, kept, strict=True):
+        for batch, deleted, mask in zip(batches, deletes, newest, strict=True):
             if mask.any():
                 self._append(batch.filter(_booleans(mask)), deleted[mask])
 

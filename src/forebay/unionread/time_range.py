@@ -44,10 +44,12 @@ def plan_time_range(
         raise InvalidRequest(f"the range from {start_ms} to {end_ms} ms is empty: its end has to be after its start")
     info, cluster = table.info, table.connection.cluster
     view = RowView(info, columns, filter)
-    wanted = PartitionFilter(view, partitions)
+    partition_filter = PartitionFilter(view, partitions)
     buckets = [TableBucket(info.table_id, number) for number in range(info.bucket_count)]
     if info.is_partitioned:
-        covered = [p for p in list_partitions(cluster, info.path) if wanted.covers(tuple(v for _, v in p.spec))]
+        covered = [
+            p for p in list_partitions(cluster, info.path) if partition_filter.covers(tuple(v for _, v in p.spec))
+        ]
         ids = sorted(p.partition_id for p in covered)
         buckets = [TableBucket(info.table_id, number, i) for i in ids for number in range(info.bucket_count)]
     splits: list[UnionSplit] = []
@@ -67,7 +69,7 @@ def plan_time_range(
             else:
                 splits.append(LogSplit(bucket, start, ends[bucket]))
     reader = UnionReader(table.connection.settings, view, limit)
-    return UnionPlan(reader, tuple(splits), stops, PlanFacts(partition_filter=wanted.predicate))
+    return UnionPlan(reader, tuple(splits), stops, PlanFacts(partition_filter=partition_filter.predicate))
 
 
 def offsets_at(

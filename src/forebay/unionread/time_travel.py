@@ -36,11 +36,13 @@ AsOf = int | str | dt.datetime
 """A lake snapshot's number, a tag's name, or a time (a datetime, or ISO text)."""
 
 _PLANNINGS = 3
+"""Maximum attempts at a plan if a partition is dropped during planning."""
+
 _DROPPED = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-"""A partition is dropped while a read is planned: then it is planned again."""
+"""The errors that mean so."""
 
 _CANDIDATES_MAX = 100
-"""The most lake snapshots that are looked at: those of compactions, for instance, hold no known part of the log."""
+"""Maximum number of lake snapshots that are examined: those of compactions, for instance, have no log offsets."""
 
 
 def plan_as_of(
@@ -74,11 +76,11 @@ def plan_view_as_of(
     """Return the same plan as `plan_as_of` of the columns and the filter of `view`."""
     for attempt in range(_PLANNINGS):
         try:
-            found = resolve(table, as_of, storage)
+            resolved = resolve(table, as_of, storage)
             return plan_known(
                 table, view, limit, partitions,
-                known=found.known, stop=found.stops, storage=storage, lake_only=found.lake_only,
-                within_stop=found.stops is not None, identity=found.identity,
+                known=resolved.known, stop=resolved.stops, storage=storage, lake_only=resolved.lake_only,
+                within_stop=resolved.stops is not None, identity=resolved.identity,
             )  # fmt: skip
         except ForebayError as e:
             if e.code not in _DROPPED or attempt == _PLANNINGS - 1:
@@ -165,16 +167,16 @@ def _base(table: Table, source: LakeSource, at_ms: int, stops: Mapping[TableBuck
     def known() -> Iterator[LakeSnapshot]:
         for snapshot_id in islice(source.snapshots_until(at_ms), _CANDIDATES_MAX):
             try:
-                found = admin.lake_snapshot(table.info.path, snapshot_id)
-                planner_of(table, source, found)  # not another one, that has its number after a rollback
-                yield found
+                snapshot = admin.lake_snapshot(table.info.path, snapshot_id)
+                planner_of(table, source, snapshot)  # not another one, that has its number after a rollback
+                yield snapshot
             except NotFound as e:  # of a compaction, or one that the cluster has forgotten
                 if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
                     raise
 
-    for found in known():
-        if all(offset <= stops.get(bucket, offset) for bucket, offset in found.log_offsets.items()):
-            return found
+    for candidate in known():
+        if all(offset <= stops.get(bucket, offset) for bucket, offset in candidate.log_offsets.items()):
+            return candidate
     return None
 
 

@@ -82,7 +82,7 @@ def convert_states(
             head, _, tail = log_folder.rpartition("/log-")
             factory = TableEngine(table.info.descriptor, engine, lambda: 0)
             conversion = _Conversion(
-                fs, f"{head}/kv-{tail}", log_folder, table, factory.wanted(Path(directory)), witnesses
+                fs, f"{head}/kv-{tail}", log_folder, table, factory.engine_for(Path(directory)), witnesses
             )
             try:
                 conversion.finish_interrupted()

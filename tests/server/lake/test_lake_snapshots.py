@@ -133,7 +133,7 @@ def test_the_earliest_snapshot_to_keep_is_found_by_its_place_not_by_its_number(
 def test_no_more_snapshots_are_known_than_the_limit_and_readers_keep_theirs(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_snapshots, "KNOWN_MAX", 3)
+    monkeypatch.setattr(lake_snapshots, "SNAPSHOTS_MAX", 3)
     lake.commit(1, 10, keep=KEEP_ALL_PREVIOUS)
     for snapshot_id in range(2, 7):
         lake.commit(snapshot_id, 10 * snapshot_id, readable=False, keep=KEEP_ALL_PREVIOUS)
@@ -413,7 +413,7 @@ def test_a_dropped_table_is_forgotten(lake: Lake) -> None:
     with pytest.raises(NotFound):
         lake.newest()
     assert lake.snapshots.log_needed_from(INFO, TableBucket(TABLE, 0)) == 0
-    of_tables = ("_known", "_in_lake", "_unclaimed", "_prepared")
+    of_tables = ("_snapshots", "_in_lake", "_unclaimed", "_prepared")
     assert [dict(getattr(lake.snapshots, name)) for name in of_tables] == [{}, {}, {}, {}]
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Message)
 
+# Numbers of the protocol: operations on a setting, the kinds of permission, and the result of creating something.
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 _ALLOW = 2
 _ANY_PERMISSION = 1

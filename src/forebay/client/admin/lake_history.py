@@ -1,7 +1,7 @@
-"""Whether a lake snapshot that a cluster knows is the one that the lake has.
+"""Whether a lake snapshot that a cluster has registered is the one that the lake has.
 
-Others may roll a lake table back, and some formats then use ids again. So the two are compared by the name of their
-offsets: see `forebay.lake.tiering`.
+Other programs may roll a lake table back, and some formats then reuse snapshot ids. Snapshots are therefore compared by
+the name of their offsets (`forebay.lake.tiering`), not by id.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def is_same(cluster_snapshot: LakeSnapshot, lake_snapshot: CommittedLakeSnapshot
     return has_offsets(lake_snapshot.properties, cluster_snapshot.offsets_name, cluster_snapshot.log_offsets)
 
 
-def known_before(
+def registered_snapshot(
     admin: Admin, path: TablePath, newest: LakeSnapshot, lake_snapshot: CommittedLakeSnapshot
 ) -> LakeSnapshot | None:
-    """Return a tiering snapshot of the lake as the cluster knows it, from before its `newest` one.
+    """Return a tiering snapshot of the lake, older than the cluster's `newest` one, as the cluster registered it.
 
-    None if the cluster does not know it: it never did, or has forgotten it.
+    None if the cluster never registered it, or has forgotten it.
     """
     if newest.offsets_name is not None and is_same(newest, lake_snapshot):  # the same rows, before they were compacted
         return LakeSnapshot(

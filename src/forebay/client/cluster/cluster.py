@@ -49,7 +49,9 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 BOOTSTRAP_RETRIES = 3
-_SCHEMAS_MAX = 1024  # cached earlier schemas of tables
+"""Further attempts at all bootstrap servers before a connection fails."""
+_SCHEMAS_MAX = 1024
+"""Maximum number of cached earlier schemas of tables."""
 _WITHOUT_ANSWER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
 
 
@@ -435,8 +437,8 @@ class ClusterClient:
             if view.coordinator is not None:
                 addresses.add(Address(view.coordinator.host, view.coordinator.port))
             addresses.update(self.settings.bootstrap_servers)
-            gone = [self._channels.pop(address) for address in list(self._channels) if address not in addresses]
-        for channel in gone:
+            removed = [self._channels.pop(address) for address in list(self._channels) if address not in addresses]
+        for channel in removed:
             channel.close()
             self._count_past(channel)
         return view

@@ -60,8 +60,9 @@ _IOV_MAX = 512
 """The maximum number of buffers per system call (1024 on Linux)."""
 
 _AUTHENTICATE_RETRIES = 5
+"""Further attempts at a login that the server refuses with a retriable error."""
 _LOOK_SECONDS = 0.5
-"""How often a handshake that waits looks whether it was given up."""
+"""How often a waiting handshake checks whether its caller has given up."""
 
 M = TypeVar("M", bound=Message)
 Callback = Callable[["Call"], None]

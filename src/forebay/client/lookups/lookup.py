@@ -44,6 +44,8 @@ PREFIX_COLUMN = "_prefix_index"
 """The column of a prefix lookup's result with the index of the row's prefix, counted from 0."""
 
 KEYS_AT_ONCE = 1 << 16
+"""Maximum number of keys that are encoded and sent before the next ones."""
+
 _ROUTINGS = 3
 """The number of attempts to resolve partitions, in case one is dropped, or dropped and recreated, before the lookup."""
 
@@ -74,6 +76,7 @@ class Lookups(Scatter[KeyItem, Any]):
         return by_chunk.values()
 
     def send(self, node: ServerNode, items: Sequence[KeyItem]) -> Call:
+        """Send the keys of one request to their leader. An insert of missing rows waits for all replicas (acks -1)."""
         request = pb.LookupRequest(table_id=self._info.table_id)
         if self._insert_missing:
             request.insert_if_not_exists = True
@@ -83,6 +86,10 @@ class Lookups(Scatter[KeyItem, Any]):
         return self._cluster.send(node, ApiKey.LOOKUP, request)
 
     def answers(self, call: Call, items: Sequence[KeyItem]) -> Iterable[tuple[KeyItem, Any | ForebayError]]:
+        """Yield each item with its values, None for keys without a row, or with its error.
+
+        A response for one bucket is decoded without protobuf objects if it has the usual fields only.
+        """
         response = call.response()
         if len(items) == 1 and response.error is None:
             (item,) = items
@@ -106,6 +113,7 @@ class PrefixLookups(Lookups):
         return self._cluster.send(node, ApiKey.PREFIX_LOOKUP, request)
 
     def answers(self, call: Call, items: Sequence[KeyItem]) -> Iterable[tuple[KeyItem, Any | ForebayError]]:
+        """Yield each item with a list of values for each prefix, or with its error."""
         response = call.response().parse(pb.PrefixLookupResponse)
         for item, message in pair_up(items, response.buckets_resp):
             if isinstance(message, ForebayError):

@@ -127,13 +127,13 @@ class BinlogReader(LogReader):
             batch = batch.slice(0, len(batch) - 1)
         if not len(batch):
             return None
-        found, kinds, half = _without_half(self._halves.pop(bucket, None), batch)
+        rows, kinds, half = _without_half(self._halves.pop(bucket, None), batch)
         if half is not None:
             self._halves[bucket] = half
         if bucket not in self._begun and len(kinds) and kinds[0] == _UPDATE_AFTER:
-            found, kinds = found.slice(1), kinds[1:]
+            rows, kinds = rows.slice(1), kinds[1:]
         self._begun.add(bucket)
-        return _paired(found, kinds, self._metadata_count) if len(kinds) else None
+        return _paired(rows, kinds, self._metadata_count) if len(kinds) else None
 
 
 def binlog(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,9 +143,9 @@ def binlog(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
     half: pa.RecordBatch | None = None
     for batch in changes:
-        found, kinds, half = _without_half(half, batch)
+        rows, kinds, half = _without_half(half, batch)
         if len(kinds):
-            yield _paired(found, kinds, len(METADATA))
+            yield _paired(rows, kinds, len(METADATA))
     if half is not None:
         raise _half_an_update(half, 0)
 
@@ -154,11 +154,11 @@ def _without_half(
     half: pa.RecordBatch | None, batch: pa.RecordBatch
 ) -> tuple[pa.RecordBatch, npt.NDArray[np.int8], pa.RecordBatch | None]:
     """`batch` behind the first record of an update that waits, with its kinds, and the record that waits now."""
-    found = batch if half is None else pa.concat_batches([half, batch])
-    kinds = change_numbers(found.column(0))
+    rows = batch if half is None else pa.concat_batches([half, batch])
+    kinds = change_numbers(rows.column(0))
     if kinds[-1] != _UPDATE_BEFORE:
-        return found, kinds, None
-    return found.slice(0, len(kinds) - 1), kinds[:-1], found.slice(len(kinds) - 1)
+        return rows, kinds, None
+    return rows.slice(0, len(kinds) - 1), kinds[:-1], rows.slice(len(kinds) - 1)
 
 
 def _paired(changes: pa.RecordBatch, kinds: npt.NDArray[np.int8], metadata: int) -> pa.RecordBatch:

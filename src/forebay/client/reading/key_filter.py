@@ -34,7 +34,7 @@ from forebay.client.views import RowView
 from forebay.client.writing.encode import KeyRouter
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.literals import is_floating, to_array
-from forebay.codec.filters import BoundLeaf, BoundPredicate, columns_of, conjuncts, mask
+from forebay.codec.filters import BoundLeaf, BoundPredicate, bound_conjuncts, columns_of, mask
 from forebay.codec.rows.buckets import bucket_ids, rust_bucket_ids
 from forebay.codec.rows.keys import bucket_key_encoder
 from forebay.metadata.partitions import partition_text, partition_value
@@ -46,6 +46,7 @@ KEYS_MAX = 4096
 """Keys that are looked up; a filter that fixes more only chooses buckets."""
 
 _BOXES_MAX = 1 << 14
+"""A condition that would need more boxes is ignored, which only makes the result larger."""
 
 _Box = dict[str, tuple[Any, ...]]
 """For each column, the values that it may have. Columns that it does not name may have any."""
@@ -64,11 +65,11 @@ class Keys:
     def __len__(self) -> int:
         return len(self.encoded)
 
-    def of_rows(self, wanted: pa.BooleanArray) -> Keys:
-        """Those that `wanted` is true for."""
-        chosen = np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
-        rows = self.rows.filter(wanted)
-        return Keys(rows, [self.encoded[i] for i in chosen.tolist()], self.buckets[chosen])
+    def of_rows(self, flags: pa.BooleanArray) -> Keys:
+        """Those that `flags` is true for."""
+        indices = np.flatnonzero(flags.to_numpy(zero_copy_only=False))
+        rows = self.rows.filter(flags)
+        return Keys(rows, [self.encoded[i] for i in indices.tolist()], self.buckets[indices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +94,8 @@ class KeyFilter:
         if keys is not None:
             return cls(info, bound, keys, frozenset(keys.buckets.tolist()))
         numbers = _numbers(info, bound, boxes) if descriptor.bucket_keys else None
-        found = cls(info, bound, None, numbers)
-        return None if numbers is None and not found._partition_parts else found
+        key_filter = cls(info, bound, None, numbers)
+        return None if numbers is None and not key_filter._partition_parts else key_filter
 
     @property
     def is_empty(self) -> bool:
@@ -147,11 +148,11 @@ class KeyFilter:
         keys = self.keys.rows
         repeated = [column.take(pa.array(np.zeros(keys.num_rows, np.int64))) for column in values.columns]
         rows = pa.RecordBatch.from_arrays([*keys.columns, *repeated], [*keys.schema.names, *values.schema.names])
-        found = self.keys
+        matching_keys = self.keys
         for part in self._mixed_parts:
-            wanted = mask(part, rows)
-            found, rows = found.of_rows(wanted), rows.filter(wanted)
-        return found
+            matches = mask(part, rows)
+            matching_keys, rows = matching_keys.of_rows(matches), rows.filter(matches)
+        return matching_keys
 
 
 _EXACT_ROOTS = frozenset(
@@ -195,7 +196,7 @@ def _of_leaf(leaf: BoundLeaf, columns: frozenset[str]) -> list[_Box]:
 
 
 def _union(alternatives: Sequence[list[_Box]]) -> list[_Box]:
-    found: list[_Box] = []
+    result: list[_Box] = []
     of_one_column: dict[str, dict[Any, None]] = {}
     for box in (box for boxes in alternatives for box in boxes):
         if not box:
@@ -204,9 +205,9 @@ def _union(alternatives: Sequence[list[_Box]]) -> list[_Box]:
             [(name, values)] = box.items()
             of_one_column.setdefault(name, {}).update(dict.fromkeys(values))
         else:
-            found.append(box)
-    found += [{name: tuple(values)} for name, values in of_one_column.items()]
-    return found if len(found) <= _BOXES_MAX else _ALL
+            result.append(box)
+    result += [{name: tuple(values)} for name, values in of_one_column.items()]
+    return result if len(result) <= _BOXES_MAX else _ALL
 
 
 def _intersection(a: _Box, b: _Box) -> _Box | None:
@@ -267,8 +268,8 @@ def _numbers(info: TableInfo, bound: BoundPredicate, boxes: Sequence[_Box]) -> f
     for part in _parts_on(bound, descriptor.bucket_keys):
         rows = rows.filter(mask(part, rows))
     ids = bucket_ids(encoder.encode(rows), info.bucket_count, descriptor.lake_format)
-    found = frozenset([*ids.tolist(), *_rust_buckets(info, rows).tolist()])
-    return None if len(found) == info.bucket_count else found
+    numbers = frozenset([*ids.tolist(), *_rust_buckets(info, rows).tolist()])
+    return None if len(numbers) == info.bucket_count else numbers
 
 
 def _rust_buckets(info: TableInfo, rows: pa.RecordBatch) -> npt.NDArray[np.int32]:
@@ -280,11 +281,11 @@ def _rust_buckets(info: TableInfo, rows: pa.RecordBatch) -> npt.NDArray[np.int32
 
 def _parts_on(bound: BoundPredicate, names: Sequence[str]) -> tuple[BoundPredicate, ...]:
     """The conditions of a conjunction that refer only to the columns `names`, and to at least one."""
-    return tuple(part for part in conjuncts(bound) if names and columns_of(part) <= set(names))
+    return tuple(part for part in bound_conjuncts(bound) if names and columns_of(part) <= set(names))
 
 
 def possible_buckets(view: RowView, buckets: Sequence[TableBucket]) -> Sequence[TableBucket]:
     """Those of `buckets` that can have rows which match, by the bucket keys that the filter fixes."""
-    found = KeyFilter.of(view)
-    numbers = None if found is None else found.numbers
+    key_filter = KeyFilter.of(view)
+    numbers = None if key_filter is None else key_filter.numbers
     return buckets if numbers is None else [bucket for bucket in buckets if bucket.bucket in numbers]

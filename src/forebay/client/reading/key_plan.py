@@ -81,19 +81,19 @@ def _are_exact(buckets: Sequence[Any]) -> bool:
 
 def choose(key_filter: KeyFilter, buckets: Sequence[TableBucket], partitions: Sequence[PartitionInfo]) -> KeyPlan:
     """What to read of `buckets`. Of those in unknown partitions it reads all that the keys can be in."""
-    known: dict[int | None, PartitionInfo] = {partition.partition_id: partition for partition in partitions}
+    by_id: dict[int | None, PartitionInfo] = {partition.partition_id: partition for partition in partitions}
     covered = {partition.partition_id for partition in key_filter.partitions(partitions)}
-    chosen = [
+    selected = [
         bucket
         for bucket in buckets
         if (key_filter.numbers is None or bucket.bucket in key_filter.numbers)
-        and (bucket.partition_id in covered or bucket.partition_id not in known)
+        and (bucket.partition_id in covered or bucket.partition_id not in by_id)
     ]
     if key_filter.keys is None:
-        return KeyPlan(chosen, len(buckets))
-    of_partition = {i: key_filter.keys_of(known.get(i)) for i in {b.partition_id for b in chosen}}
+        return KeyPlan(selected, len(buckets))
+    of_partition = {i: key_filter.keys_of(by_id.get(i)) for i in {b.partition_id for b in selected}}
     keys: dict[TableBucket, list[bytes]] = {}
-    for bucket in chosen:
+    for bucket in selected:
         candidates = of_partition[bucket.partition_id]
         # Several keys may have the same bytes: 0.0 and -0.0 for instance.
         of_bucket = dict.fromkeys(candidates.encoded[i] for i in np.flatnonzero(candidates.buckets == bucket.bucket))

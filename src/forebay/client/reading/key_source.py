@@ -63,7 +63,7 @@ def look_up(
     With `log_offsets`, which a Forebay server gave, it is that of these offsets. Buckets that have changed since, or
     meanwhile, are in `changed`, without rows.
     """
-    cluster, info, found = session.cluster, view.info, RowsByBucket()
+    cluster, info, rows = session.cluster, view.info, RowsByBucket()
     chunk = KEYS_MAX if log_offsets is None else session.settings["client.lookup.max-batch-size"]
     items = [
         KeyItem(bucket, list(of_bucket[first : first + chunk]), _NO_POSITIONS, first // chunk)
@@ -77,14 +77,14 @@ def look_up(
         values[item.bucket] += [value for value in answer if value is not None]
     if log_offsets is not None:
         ends = list_offsets(cluster, info, list(keys), LOG_END)
-        found.changed = [bucket for bucket in keys if ends[bucket] != log_offsets[bucket]]
-        for bucket in found.changed:
+        rows.changed = [bucket for bucket in keys if ends[bucket] != log_offsets[bucket]]
+        for bucket in rows.changed:
             del values[bucket]
     decoder = decoder or view.decoder(cluster)
     for bucket, of_rows in values.items():
         if of_rows:
-            found.rows[bucket] = view.show(decoder.decode(*parse_values(of_rows)))
-    return found
+            rows.rows[bucket] = view.show(decoder.decode(*parse_values(of_rows)))
+    return rows
 
 
 class KeySource(BucketSource):
@@ -120,20 +120,20 @@ class KeySources:
 
     def open(self, bucket: TableBucket) -> BucketSource:
         """The rows that were looked up in `bucket`, or a scan of it if they are not those of one point in time."""
-        found = self._found
-        if found is None:
-            found = self._found = self._look_up()
-        if bucket in found.changed:
+        rows = self._found
+        if rows is None:
+            rows = self._found = self._look_up()
+        if bucket in rows.changed:
             return LiveSource(self._session, self._view, bucket)
-        return KeySource(bucket, found.rows.get(bucket), self._log_offsets.get(bucket))
+        return KeySource(bucket, rows.rows.get(bucket), self._log_offsets.get(bucket))
 
     def _look_up(self) -> RowsByBucket:
         session, view, keys = self._session, self._view, self._keys
         is_exact = knows_log_ends(session.cluster, view.info, next(iter(keys)))
         if self._with_position and not is_exact:
-            found = RowsByBucket()
-            found.changed = list(keys)
-            return found
+            rows = RowsByBucket()
+            rows.changed = list(keys)
+            return rows
         offsets = None
         if is_exact and (self._with_position or max(map(len, keys.values())) > AT_ONCE_MAX):
             offsets = list_offsets(session.cluster, view.info, list(keys), LATEST)

@@ -109,6 +109,7 @@ class LiveSource(BucketSource):
         return PageRequest(node, message)
 
     def received(self, response: pb.ScanKvResponse, rows: int) -> bool:
+        """Store the log offset and the scan session. The last page has no session: the server has closed it."""
         self._repeated = False
         if response.HasField("log_offset"):
             self._log_offset = with_epoch(response.log_offset, response.log_epoch)
@@ -137,6 +138,7 @@ class LiveSource(BucketSource):
         return True
 
     def rows(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Return the rows by replaying the bucket's changelog, for clusters without scans."""
         from forebay.client.reading.replay import ReplaySource
 
         replay = ReplaySource(self._session, self._view, self.bucket)
@@ -147,6 +149,11 @@ class LiveSource(BucketSource):
     # ---- failures ---------------------------------------------------------------------------------------------------
 
     def failed(self, error: ForebayError, rows_read: int) -> Retry:
+        """Return how to retry.
+
+        A page lost in transit is requested again. A session that has not returned rows is replaced by a new one. Raises
+        the error if rows have been returned and the session is lost, because a new one reads another instant.
+        """
         if error.code == ErrorCode.TOO_MANY_SCANNERS and self._scanner_id is None:
             return self._refused(error)
         if error.stale_metadata:

@@ -64,10 +64,11 @@ class ChunkDecoder:
         unknown = [name for name in include if name not in _METADATA]
         if unknown or len(set(include)) != len(include):
             raise InvalidRequest(f"include={list(include)!r}: choose from {', '.join(_METADATA)}, each once")
-        taken = [_METADATA[n].name for n in include if _METADATA[n].name in view.schema.names]
-        if taken:
+        clashes = [_METADATA[n].name for n in include if _METADATA[n].name in view.schema.names]
+        if clashes:
             raise InvalidRequest(
-                f"the table has columns named {taken} itself: leave them out by 'columns', or the metadata by 'include'"
+                f"the table has columns named {clashes} itself: leave them out by 'columns', or "
+                "the metadata by 'include'"
             )
         self._view = view
         self._include = tuple(name for name in _METADATA if name in include)
@@ -152,8 +153,8 @@ class ChunkDecoder:
         arrays = [self._metadata(name, types, header, bucket, begin, count) for name in self._include]
         arrays += self._view.pick(rows)
         if not arrays:
-            kept = count if self._view.bound is None else mask(self._view.bound, rows).true_count
-            return rows_without_columns(kept)
+            match_count = count if self._view.bound is None else mask(self._view.bound, rows).true_count
+            return rows_without_columns(match_count)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return batch if self._view.bound is None else batch.filter(mask(self._view.bound, rows))
 

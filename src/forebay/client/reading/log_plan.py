@@ -47,8 +47,8 @@ def open_log_reader(
     release: Callable[[], None] | None = None
     if start == FULL and info.has_primary_key:
         snapshot = open_table_snapshot(session, info, partitions=partitions)
-        chosen = snapshot.buckets if buckets is None else plan_buckets(session.cluster, info, partitions, buckets)
-        starts = {bucket: snapshot.log_offsets[bucket] for bucket in chosen if bucket in snapshot.log_offsets}
+        selected = snapshot.buckets if buckets is None else plan_buckets(session.cluster, info, partitions, buckets)
+        starts = {bucket: snapshot.log_offsets[bucket] for bucket in selected if bucket in snapshot.log_offsets}
         first, release = open_snapshot_reader(snapshot, view, list(starts)), snapshot.release
     elif isinstance(start, Mapping):
         if is_position_json(start):
@@ -102,8 +102,8 @@ def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any]
             exact[bucket] = value
         else:
             places.setdefault(value, []).append(bucket)
-    for place, wanted in places.items():
-        exact |= _offsets_at(session, info, wanted, place, what)
+    for place, requested in places.items():
+        exact |= _offsets_at(session, info, requested, place, what)
     return {bucket: exact[bucket] for bucket in (check_bucket(info, key) for key in offsets)}
 
 
@@ -112,8 +112,8 @@ def _offsets_at(
 ) -> dict[TableBucket, int]:
     if place == FULL and what == "start":
         place = EARLIEST  # the current rows of a log table are all that it keeps
-    found = list_offsets(session.cluster, info, buckets, place_of(place, what))
-    return {bucket: found[bucket] for bucket in buckets}
+    offsets = list_offsets(session.cluster, info, buckets, place_of(place, what))
+    return {bucket: offsets[bucket] for bucket in buckets}
 
 
 FULL = "full"

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from forebay.api.scan import ArrowStream, RowReader
 from forebay.base import threads
-from forebay.base.completion import hides
+from forebay.base.completion import hidden_from_completion
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_ms
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
@@ -131,7 +131,7 @@ class _Fetch:
     projected: bool = field(default=False)
 
 
-@hides("described", "last_bucket", "stop_offsets")
+@hidden_from_completion("described", "last_bucket", "stop_offsets")
 class LogReader(ArrowStream):
     """A reader of logs; see the module. Open one with `Table.changes`. Not thread-safe."""
 

@@ -38,6 +38,7 @@ class RemoteLog:
 
     @classmethod
     def from_pb(cls, info: pb.PbRemoteLogFetchInfo) -> RemoteLog:
+        """Return the segments that a fetch response names; only the first one may have to be read from its middle."""
         folder = info.remote_log_tablet_dir.rstrip("/")
         segments = []
         for place, message in enumerate(info.remote_log_segments):
@@ -70,26 +71,26 @@ def _read_segment(segment: RemoteSegment) -> Iterator[memoryview]:
         raise _failure(segment, e) from e
     with file:
         position = segment.start_position
-        wanted = _BLOCK_BYTES
+        read_bytes = _BLOCK_BYTES
         while True:
             try:
-                block = memoryview(file.read_at(wanted, position))
+                block = memoryview(file.read_at(read_bytes, position))
             except (OSError, ValueError) as e:
                 raise _failure(segment, e) from e
-            whole, needed = _whole_batches(block)
+            whole, batch_bytes = _whole_batches(block)
             if whole:
                 yield block[:whole]
                 position += whole
-                wanted = _BLOCK_BYTES
+                read_bytes = _BLOCK_BYTES
             elif len(block) == 0:
                 return
-            elif len(block) < wanted:
+            elif len(block) < read_bytes:
                 raise CorruptData(
                     f"remote log segment {segment.path} ends in the middle of a batch, at byte {position + len(block)}",
                     ErrorCode.CORRUPT_RECORD_EXCEPTION,
                 )
             else:
-                wanted = max(needed, 2 * wanted)
+                read_bytes = max(batch_bytes, 2 * read_bytes)
 
 
 def _open(path: str) -> Any:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from forebay.client.session import Session
 
 _EVERYTHING = (1 << 31) - 1
+"""The largest limit of a LimitScan: all rows."""
+
 _FOLD_ROWS = 1 << 19
 """Changes are folded into the rows when there are this many, or as many as there are rows."""
 
@@ -122,11 +124,11 @@ def _fold(session: Session, bucket: TableBucket, view: RowView, stop: int) -> It
         deleted = pc.equal(table[CHANGE_TYPE_COLUMN].cast(pa.string()), DELETE)
         news = table.drop_columns([CHANGE_TYPE_COLUMN]).cast(storage)
         together = pa.concat_tables([rows, news]).combine_chunks()
-        gone = np.zeros(together.num_rows, np.bool_)
-        gone[rows.num_rows :] = deleted.to_numpy()
+        is_deleted = np.zeros(together.num_rows, np.bool_)
+        is_deleted[rows.num_rows :] = deleted.to_numpy()
         keys = [encoder.encode(batch) for batch in together.select(list(encoder.names)).to_batches()]
         last = _last_of_each(pa.chunked_array(keys, pa.binary()).combine_chunks())
-        return together.take(array_of(last[~gone[last]]))
+        return together.take(array_of(last[~is_deleted[last]]))
 
     with LogReader(session, info, {bucket: 0}, {bucket: stop}, RowView(info, names), ("change_type",)) as reader:
         for batch in reader:

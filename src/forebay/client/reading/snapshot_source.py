@@ -53,6 +53,7 @@ class SnapshotSource(BucketSource):
         return self._next_position
 
     def request(self, pages: Pages, limit: int | None) -> PageRequest:
+        """Return the request for the page after `next_position`. Any leader of the bucket can answer it."""
         session, bucket = self._snapshot.connection, self.bucket
         message = pb.ScanKvRequest(
             table_snapshot_id=self._snapshot.raw_id,
@@ -72,6 +73,7 @@ class SnapshotSource(BucketSource):
         return PageRequest(node, message)
 
     def received(self, response: pb.ScanKvResponse, rows: int) -> bool:
+        """Advance `next_position`. Raises `CorruptData` for a page with rows, or with a successor, without one."""
         is_last = not response.has_more_results
         if response.HasField("position"):
             self._next_position = response.position
@@ -80,6 +82,7 @@ class SnapshotSource(BucketSource):
         return is_last
 
     def failed(self, error: ForebayError, rows_read: int) -> Retry:
+        """Return how to retry: the same page, for `client.retry-timeout`. Raises `NotFound` if the snapshot is gone."""
         info, cluster = self._snapshot.info, self._snapshot.connection.cluster
         where = f"reading bucket {self.bucket.bucket} of table {info.path}"
         if error.code in GONE:

@@ -103,8 +103,8 @@ class BucketedScan(TableScan):
     def explain(self) -> str:
         what = f"table {self._info.path}, source {self._source}, as of each reading"
         plan = self._key_plan()
-        chosen = [f"chosen by the filter: {plan}"] if plan.is_narrow else []
-        return "\n".join([what, *chosen, *explained(self._request, len(plan.buckets))])
+        lines = [f"chosen by the filter: {plan}"] if plan.is_narrow else []
+        return "\n".join([what, *lines, *explained(self._request, len(plan.buckets))])
 
 
 class FunctionScan(BucketedScan):
@@ -171,6 +171,7 @@ class LiveTableScan(_KeyedScan):
         return self._traced(self._open_with(self._request, with_position=False))
 
     def pinned(self) -> Scan:
+        """Pin a new table snapshot. With a limit, and on clusters without table snapshots, pin the rows in memory."""
         if self._request.limit is not None:
             return super().pinned()
         from forebay.client.reading.table_snapshot import pinned_scan
@@ -203,6 +204,7 @@ class LogScan(_KeyedScan):
         )
 
     def pinned(self) -> Scan:
+        """Pin the current ends of the logs. With a limit, pin the rows in memory."""
         if self._request.limit is not None:
             return super().pinned()
         from forebay.client.reading.log_plan import LogRange

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.api.filters import FilterLike, as_predicate
 from forebay.api.scan import ArrowStream, Scan, ScanRequest
 from forebay.base import threads
-from forebay.base.completion import hides
+from forebay.base.completion import hidden_from_completion
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
 from forebay.base.retrying import BackOff
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from forebay.metadata.predicate import Predicate
 
 
-@hides("of_buckets", "on", "raw_id", "release_when_collected", "scan_bucket")
+@hidden_from_completion("of_buckets", "on", "raw_id", "release_when_collected", "scan_bucket")
 class TableSnapshot(ArrowStream):
     """A table as of one instant: `table.snapshot()`. Thread-safe; its scans are not.
 
@@ -123,14 +123,14 @@ class TableSnapshot(ArrowStream):
     ) -> Scan:
         """A scan of all rows (of some buckets) like `table.scan()`, but as of this instant. May be repeated."""
         request = ScanRequest(columns, self._predicate(filter), limit)
-        chosen = self.buckets if buckets is None else [self._own(bucket) for bucket in buckets]
-        return SnapshotScan(self, request, chosen)
+        selected = self.buckets if buckets is None else [self._own(bucket) for bucket in buckets]
+        return SnapshotScan(self, request, selected)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return self.scan().__arrow_c_stream__(requested_schema)
 
-    def _predicate(self, given: FilterLike | None) -> Predicate | None:
-        return as_predicate(given, user_schema(self.info.schema.columns))
+    def _predicate(self, filter_like: FilterLike | None) -> Predicate | None:
+        return as_predicate(filter_like, user_schema(self.info.schema.columns))
 
     def scan_bucket(
         self,
@@ -278,7 +278,7 @@ def lease_ms(lease: Span | None) -> int | None:
 
 
 _OPENINGS_MAX = 5
-"""So often at most a snapshot is opened again with partitions that were created meanwhile."""
+"""Maximum attempts at a snapshot if partitions are created while it is opened."""
 
 
 # ---- opening --------------------------------------------------------------------------------------------------------
@@ -348,11 +348,11 @@ def open_snapshot_of(
         name=name or None,
     )
     response = _open(session, info, node, request)
-    wanted = set(buckets)
+    requested = set(buckets)
     offsets, counts = {}, {}
     for message in response.buckets:
         bucket = TableBucket(info.table_id, message.bucket_id, partition_id_of(message))
-        if are_all or bucket in wanted:
+        if are_all or bucket in requested:
             offsets[bucket] = with_epoch(message.log_offset, message.log_epoch)
             counts[bucket] = message.row_count if message.HasField("row_count") else None
     return TableSnapshot(
@@ -419,11 +419,11 @@ def pinned_scan(session: Session, info: TableInfo, request: ScanRequest) -> Scan
     snapshot = open_table_snapshot(session, info, None, request.partitions, "pinned scan")
     if not snapshot.is_exact:
         return None
-    chosen = snapshot.buckets
+    selected = snapshot.buckets
     if request.buckets is not None:
-        wanted = set(plan_buckets(session.cluster, info, request.partitions, request.buckets))
-        chosen = [bucket for bucket in chosen if bucket in wanted]
-    return SnapshotScan(snapshot, replace(request, partitions=None, buckets=None), chosen)
+        requested = set(plan_buckets(session.cluster, info, request.partitions, request.buckets))
+        selected = [bucket for bucket in selected if bucket in requested]
+    return SnapshotScan(snapshot, replace(request, partitions=None, buckets=None), selected)
 
 
 # ---- listing --------------------------------------------------------------------------------------------------------
@@ -434,12 +434,12 @@ def list_table_snapshots(cluster: ClusterClient, table_id: int | None) -> list[T
     request = pb.ListTableSnapshotsRequest(table_id=table_id)
 
     def attempt() -> list[TableSnapshotInfo]:
-        found = []
+        snapshots = []
         for node in cluster.refresh().tablet_servers.values():
             if cluster.channel(node).versions.offers(ApiKey.LIST_TABLE_SNAPSHOTS):
                 answer = cluster.call(node, ApiKey.LIST_TABLE_SNAPSHOTS, request, pb.ListTableSnapshotsResponse)
-                found += [snapshot_info_from_pb(message) for message in answer.table_snapshots]
-        return found
+                snapshots += [snapshot_info_from_pb(message) for message in answer.table_snapshots]
+        return snapshots
 
     return cluster.retrying(attempt)
 
@@ -456,6 +456,7 @@ def release_table_snapshot(cluster: ClusterClient, snapshot_id: str) -> None:
 
 
 def snapshot_info_from_pb(message: Any) -> TableSnapshotInfo:
+    """Return a table snapshot's description from the message of ListTableSnapshots."""
     return TableSnapshotInfo(
         message.table_snapshot_id.decode(),
         message.table_id,

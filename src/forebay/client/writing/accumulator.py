@@ -5,7 +5,7 @@ all batches of one call or one buffered writer; the `Accumulator` holds a queue 
 
 Rules: batches of one bucket are sent in the order in which they came. Unacknowledged batches count against
 `client.writer.buffer.memory-size`; adding more blocks (back-pressure). Every batch completes: acknowledged, or
-failed with an error that its tracker keeps until it is requested.
+failed with an error that its tracker keeps until the caller asks for it.
 
 Flow: `add` -> (sender) `take_ready` -> sent -> `complete`, `retry_later` or `fail`.
 
@@ -52,7 +52,7 @@ _SEQUENCES = 1 << 31
 
 
 class SequencedBatch(Protocol):
-    """What this module needs of a batch."""
+    """The part of a batch that `Idempotence` uses."""
 
     bucket: TableBucket
     writer_id: int
@@ -301,6 +301,7 @@ class WriteTracker:
             self._under_way.add(batch.ticket)
 
     def written(self, batch: Batch, end_offset: int | None) -> None:
+        """Record an acknowledged batch. `end_offset` follows its last record; None if the response has no offset."""
         with self._condition:
             self._rows += batch.rows
             self._batches += 1
@@ -326,7 +327,7 @@ class WriteTracker:
             self._end_one(batch)
 
     def refused(self, error: ForebayError, rows: int) -> None:
-        """Record rows that could not even be encoded, in a thread without a caller to raise to."""
+        """Record rows that could not be encoded in the sender's thread, where no caller can get the error."""
         with self._condition:
             self._rows_lost += rows
             self._error = self._error or error

@@ -48,8 +48,11 @@ MergeMode: TypeAlias = Literal["default", "overwrite"]
 """What a write does under a merge engine: it is merged, or it replaces rows and deletes them (Fluss's `MergeMode`)."""
 
 _FRAME_SLACK = 4096
+"""Bytes of a request besides the batch."""
+
 _ROWS_MIN, _ROWS_MAX = 1 << 16, 1 << 18
 _ROW_BYTES_GUESS = 64
+"""The limits of `rows_at_once`, and the size of a row that it assumes."""
 
 
 class Piece(NamedTuple):
@@ -62,7 +65,7 @@ class Piece(NamedTuple):
 
 
 def rows_at_once(info: TableInfo, batch_bytes: int) -> int:
-    """How many rows to encode at a time, so that the batches of all buckets fill well and memory stays small."""
+    """Return how many rows to encode at a time, so that the batches of all buckets fill well and memory stays small."""
     return min(max(batch_bytes * info.bucket_count // _ROW_BYTES_GUESS, _ROWS_MIN), _ROWS_MAX)
 
 
@@ -262,7 +265,7 @@ class KvEncoder:
         return KeyedRows(keys, pa.nulls(len(keys), pa.binary()), buckets, self._partitions(batch))
 
     def changes(self, batch: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> KeyedRows:
-        """The encoded rows of a storage-schema batch, of which some are `deletes`: of these only the key counts."""
+        """Return the encoded rows of a storage-schema batch; rows flagged in `deletes` become deletes of their keys."""
         keys, buckets = self._router.route(batch)
         upserts = self._router.primary_key.canonical_columns(batch).filter(pa.array(~deletes))
         places = pa.array(np.cumsum(~deletes) - 1, pa.int64(), mask=deletes)
@@ -429,7 +432,7 @@ class WriteEncoder:
         )
 
     def _batches_of_changes(self, data: Any, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """Rows of an update's old image are left out: the new one says it all. Of a delete only the key counts."""
+        """Yield batches of changes, without the old rows of updates. Deletes need no more than their keys."""
         from forebay.api.changes import CHANGE_TYPES, split_changes
         from forebay.api.changes import DELETE as DELETED
         from forebay.api.changes import UPDATE_BEFORE as OLD
@@ -455,6 +458,10 @@ class WriteEncoder:
                 yield batch.append_column(_IS_DELETE, pa.array(deletes))
 
     def keyed(self, operation: str, batch: pa.RecordBatch) -> KeyedRows:
+        """Return the keys, and the rows if needed, of `batch` for upserts, deletes, or a mix of both (`CHANGES`).
+
+        The last column of a batch of changes says which rows are deletes. Raises `InvalidRequest` for a log table.
+        """
         kv = self._kv
         if kv is None:
             raise InvalidRequest(f"table {self.info.path} has no primary key")

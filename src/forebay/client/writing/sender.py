@@ -65,18 +65,21 @@ _OVERWRITE = 1
 """PutKv's `agg_mode` of writes that the merge engine does not merge."""
 
 _OVERDUE_CHECK_SECONDS = 1.0
+"""How often the sender looks for requests whose response is overdue."""
+
 _ANSWER_SLACK_SECONDS = 1.0
 """The request timeout is also sent to the server as its own limit; the client waits this much longer for the response.
 """
 
 _STOP_SECONDS = 5.0
+"""How long `close` waits for the sender's thread to end."""
 
 _CORRUPT_ATTEMPTS_MAX = 3
 """The maximum number of attempts for a batch if the server reports it, or its own storage, as corrupt."""
 
 
 class Lingering(Protocol):
-    """What the sender needs of a buffered writer."""
+    """The part of a buffered writer that the sender uses."""
 
     @property
     def due_at(self) -> float | None:
@@ -393,13 +396,13 @@ class Sender:
         return not leaderless
 
     def _keep_waiting(self, batches: list[Batch], error: ForebayError) -> None:
-        """Note why batches cannot be sent yet; a batch that expires says so."""
+        """Store why batches cannot be sent yet, for the error of a batch that expires."""
         for batch in batches:
             batch.last_error = error
         self._tell_waiting(batches[0], error)
 
     def _reroute(self, path: TablePath, table_ids: set[int]) -> bool:
-        """Move batches of dropped partitions to the current ones of the same names. False: not done yet, try again."""
+        """Move batches of dropped partitions to the current ones of the same names. False: call it again later."""
         try:
             info = self.cluster.table_info(path)
             self._fail_older(info)
@@ -427,10 +430,10 @@ class Sender:
         return done
 
     def _fail_tables(self, table_ids: set[int], error: ForebayError) -> None:
-        """Fail the batches of tables that are gone, not those of one that has got the name since."""
+        """Fail the batches of dropped tables, but not the batches of a new table of the same name."""
         with self.accumulator.lock:
-            gone = self.accumulator.queued(lambda b: b.target.table_id in table_ids)
-            self.accumulator.fail_queued(gone, error)
+            dropped = self.accumulator.queued(lambda b: b.target.table_id in table_ids)
+            self.accumulator.fail_queued(dropped, error)
 
     def _fail_older(self, info: TableInfo) -> None:
         """Fail the batches of an earlier table of the same name."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 from forebay.api.data import Rows
 from forebay.api.results import WriteResult
 from forebay.base import threads
-from forebay.base.completion import hides
+from forebay.base.completion import hidden_from_completion
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_seconds
 from forebay.client.writing.accumulator import WriteTarget, WriteTracker
@@ -45,6 +45,7 @@ _DICT_ROWS_MAX = 1024
 """Rows written one at a time are collected up to this many before they are validated and encoded together."""
 
 _DICT_ROW_BYTES_GUESS = 256
+"""The assumed memory of a row that is not encoded yet."""
 
 
 class _Segment:
@@ -60,7 +61,7 @@ class _Segment:
         self.rows: list[Mapping[str, Any]] = []
 
 
-@hides("abort", "due_at", "finish", "hand_over")
+@hidden_from_completion("abort", "due_at", "finish", "hand_over")
 class TableWriter:
     """A buffered writer. Use it in a `with` block, or call `close`. Thread-safe.
 
@@ -368,7 +369,7 @@ class TableWriter:
 
 
 def _gathered(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Small batches merged into large ones: encoding a batch costs more than copying a few rows."""
+    """Return the batches with small ones merged, because encoding a batch costs more than copying a few rows."""
     if len(batches) < 2:
         return batches
     joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()

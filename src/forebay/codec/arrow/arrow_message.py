@@ -183,6 +183,8 @@ def _aligned(data: pa.Buffer) -> pa.Buffer:
 
 
 _RECENT_MAX = 1024
+"""Maximum number of cached codecs, and of cached projections; a full cache is cleared."""
+
 _recent_codecs: dict[int, MessageCodec] = {}
 
 

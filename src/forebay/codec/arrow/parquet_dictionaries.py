@@ -23,7 +23,7 @@ ROWS_MIN = 1024
 
 SAMPLE_BLOCKS = 16
 SAMPLE_BLOCK_ROWS = 128
-"""The sample consists of blocks spread evenly over the row group, to detect repetition both near and far."""
+"""The sample: 16 blocks of 128 rows, spread evenly over the row group, to detect repetition both near and far."""
 
 DICTIONARY_BYTES_MAX = 1 << 20
 """The dictionary size at which Arrow's and Java's writers abandon it."""

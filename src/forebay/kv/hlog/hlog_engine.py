@@ -6,9 +6,9 @@ and cleaning (`_log`), the put in one piece (`_put`), lookups (`_lookup`), scans
 (`_restore`). This module has the files: opening, room, snapshots, checkpoints, closing.
 
 Writes of a group go straight into the log, behind its visible end, and `apply` makes them visible in one step. Rows
-have the order of the log and not that of their keys, so there are no lookups by prefix. Superseded records are cleared
-away beside the writes: when they take more than half of the log, each group walks over a few times as many bytes of the
-oldest segment as it has written, and moves the living records to the end.
+are in the order of the log, not of their keys, so there are no lookups by prefix. Each group of writes also compacts a
+part of the log when superseded records take more than half of it: it walks over a few times as many bytes of the oldest
+segment as it has written, and moves the live records to the end.
 
 Space is allocated before a store into a map, as for LMDB (`forebay.kv.map_space`).
 """
@@ -54,11 +54,13 @@ _MAGIC, _VERSION = b"FBYhlog\n", 1
 _SEGMENT_NAME = re.compile(r"log-(\d{20})\.(\d+)k")
 _SEGMENT_BYTES_MIN, _SEGMENT_BYTES_MAX = 64 << 10, 64 << 20
 GARBAGE_BYTES_MIN = 4 << 20
-"""Superseded records that every log may have."""
+"""Bytes of superseded records below which no log is compacted."""
 _WALK_FACTOR = 4
 _WALK_BYTES_MIN = 64 << 10
+"""A commit compacts this many times the bytes that it has written, plus the minimum."""
 _VALUES_AT_ONCE = 256
 _COPY_BYTES = 4 << 20
+"""How much one call into compiled code returns: rows of a scan, and bytes of a copy."""
 _POSITION = struct.Struct("<qQ")
 
 
@@ -114,7 +116,7 @@ class HlogSnapshot:
         return KvRows(schema_ids, rows, self._position(place) if len(rows) else None, self._has_rows(place))
 
     def _place(self, position: bytes | None) -> int:
-        """Where to go on. Raises `InvalidRequest` for bytes that are no position."""
+        """Return the place in the log that `position` means. Raises `InvalidRequest` for bytes that are no position."""
         if position is None:
             return self._start
         place, proof = _POSITION.unpack(position) if len(position) == _POSITION.size else (-1, 0)
@@ -152,6 +154,7 @@ class HlogWrites:
         return dict(zip(keys, _lookup.get(self.log, keys, by_writer=True)))
 
     def put(self, touched: Mapping[bytes, bytes | None]) -> None:
+        """Append the writes to the log; if that fails, roll all of them back."""
         self._savepoint = self.log.savepoint
         try:
             self.log.put(touched)
@@ -167,6 +170,7 @@ class HlogWrites:
         plan: MergePlan,
         sequence: AutoIncrementSequence | None,
     ) -> MergedPut | None:
+        """Merge and append in compiled code; if that fails or is not possible, roll all of it back."""
         self._savepoint = self.log.savepoint
         merged = None
         try:
@@ -334,10 +338,11 @@ class HlogEngine:
         )
 
     def first(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """Return values in the order of the log, which is not the order of keys."""
         snapshot = self.snapshot()
         try:
-            taken = (value for value, _ in zip(snapshot.values(), range(limit)))
-            return just_longer_than(bytes_max, taken)
+            values = (value for value, _ in zip(snapshot.values(), range(limit)))
+            return just_longer_than(bytes_max, values)
         finally:
             snapshot.close()
 
@@ -350,6 +355,7 @@ class HlogEngine:
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     def begin(self, keeps_digest: bool) -> HlogWrites:
+        """Wait until the group before has ended, then begin one. The log keeps the digest in any case."""
         self.writing.acquire()
         try:
             self._require_open()
@@ -359,6 +365,7 @@ class HlogEngine:
             raise
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
+        """Write one group that consists of these writes. Waits until the group before has ended."""
         group = self.begin(False)
         try:
             group.put(writes)
@@ -367,7 +374,7 @@ class HlogEngine:
             group.abandon()
 
     def commit(self, state: EngineState, written: int) -> None:
-        """Make visible what the group has written, with `state`; clear some of the log away."""
+        """Make the writes of the group visible, with `state`, and compact a part of the log."""
         log = self._log
         live = log.live_bytes
         garbage = log.end - log.start - live
@@ -379,24 +386,24 @@ class HlogEngine:
             self._state = state
         self.remove_freed()
 
-    def _make_room(self, needed: int) -> None:
-        """Allocate blocks for a record of `needed` bytes at the end of the log, in a new segment if need be."""
+    def _make_room(self, record_bytes: int) -> None:
+        """Allocate blocks for a record of `record_bytes` bytes at the end of the log, in a new segment if need be."""
         position, size, _ = self._log.tail
         used = self._log.end - position
-        if used + needed <= size:
-            self._space.allocate(used + needed, size)
+        if used + record_bytes <= size:
+            self._space.allocate(used + record_bytes, size)
             self._log.set_allocated(self._space.allocated)
             return
         whole = _SEGMENT_BYTES_MIN
         # Few maps for a process that has many buckets (vm.max_map_count), and no large part of a log to clear at once.
-        while whole < needed or (whole < _SEGMENT_BYTES_MAX and whole * 4 < self._log.end - self._log.start):
+        while whole < record_bytes or (whole < _SEGMENT_BYTES_MAX and whole * 4 < self._log.end - self._log.start):
             whole *= 2
         path = self._directory / _segment_name(position + size, whole)
         space = MapSpace(path, self._kept_free)
         try:
             _new_file(path)
             space.begin(0, whole)
-            space.allocate(needed, whole)
+            space.allocate(record_bytes, whole)
             _map(self._log, path, position + size, whole, space.allocated)
         except OSError as e:
             raise storage_failure("write", str(path), e) from e
@@ -424,6 +431,10 @@ class HlogEngine:
     # ---- checkpoints, closing ---------------------------------------------------------------------------------------
 
     def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
+        """Copy the log as of now, or link segments that `previous` has. Writers continue meanwhile.
+
+        Raises `StorageFailure`, `DiskFull`, and `CorruptData` for a damaged record.
+        """
         snapshot = self.snapshot()
         try:
             directory.mkdir(names.FOLDER_MODE, parents=True)
@@ -438,25 +449,25 @@ class HlogEngine:
     def _copy(self, start: int, end: int, directory: Path, previous: Path | None) -> None:
         """Write the log between two positions, which are pinned, into `directory`.
 
-        A whole segment that `previous` has, with the checksum that was taken when it was written, is linked instead:
-        records do not change, and when they were superseded is found again by reading them in order.
+        A whole segment that `previous` has is linked instead if its checksum is still the one from when it was
+        written. Records do not change; which of them are superseded follows from reading them in order.
         """
-        kept = {} if previous is None else _copied_segments(previous)
+        copied = {} if previous is None else _copied_segments(previous)
         listing = []
         for position, size, used, total in self._log.segment_list(start, end):
             name = _segment_name(position, size)
             target = directory / name
-            found = kept.get(name)
-            if previous is not None and found is not None and (found.used, found.sum) == (used, total):
+            segment = copied.get(name)
+            if previous is not None and segment is not None and (segment.used, segment.sum) == (used, total):
                 with contextlib.suppress(OSError):  # for instance on a file system without links
-                    if _checksum(previous / name) == found.checksum:
+                    if _checksum(previous / name) == segment.checksum:
                         os.link(previous / name, target)
             if not target.exists():
                 self._space.require_free(used, may_use_reserve=True)
                 checksum = self._copy_segment(end, position, position + used, target)
-                found = None if total is None else _CopiedSegment(used, total, checksum)
-            if found is not None:
-                listing.append(f"{name} {found.used} {found.sum} {found.checksum}\n")
+                segment = None if total is None else _CopiedSegment(used, total, checksum)
+            if segment is not None:
+                listing.append(f"{name} {segment.used} {segment.sum} {segment.checksum}\n")
         content = _HEAD.pack(_MAGIC, _VERSION, 0, start, end).ljust(_HEAD_BYTES, b"\0")
         for name, data in ((HEAD_FILE, content), (SEGMENTS_FILE, "".join(listing).encode())):
             with _created(directory / name) as descriptor:
@@ -478,6 +489,7 @@ class HlogEngine:
         return checksum
 
     def sync(self) -> None:
+        """Sync the head file and all segments, then their folder. Raises `StorageFailure`."""
         try:
             for name in (HEAD_FILE, *(_segment_name(*segment) for segment in _segments(self._directory))):
                 descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -515,11 +527,11 @@ class HlogEngine:
 
 def _segments(directory: Path) -> list[tuple[int, int]]:
     """(position, bytes) of the segments in a folder, in order."""
-    found = (_SEGMENT_NAME.fullmatch(entry.name) for entry in directory.iterdir())
-    return sorted((int(match[1]), int(match[2]) << 10) for match in found if match is not None)
+    matches = (_SEGMENT_NAME.fullmatch(entry.name) for entry in directory.iterdir())
+    return sorted((int(match[1]), int(match[2]) << 10) for match in matches if match is not None)
 
 
-def _no_room(needed: int) -> None:
+def _no_room(size: int) -> None:
     raise AssertionError("a closed engine was written")
 
 

@@ -1,4 +1,4 @@
-"""The default key-value engine: LMDB through py-lmdb.
+"""The key-value engine `lmdb`: LMDB through py-lmdb.
 
 LMDB is a copy-on-write B-tree in a memory map: readers get snapshots for free and never block the writer. Commits are
 not synced (the changelog is the log of record), so files that a power failure may have torn must be discarded and
@@ -6,12 +6,11 @@ rebuilt; after a crash of the process alone they are whole. `WRITEMAP` halves th
 its risk is that a full disk becomes a fatal signal, so space is allocated before each write (`forebay.kv.map_space`),
 and file systems on which that is no guarantee are written without it.
 
-The map grows with the data. LMDB allows that only without readers, so it grows ahead of need, when there is no reader
-at the moment. Only when it is full does the engine wait for short reads and ask the owner of open snapshots to close
-them.
+The map grows with the data, and LMDB allows that only without readers. So it grows in advance, at a moment without
+readers. When the map is full, the engine waits for short reads, and asks the owner of open snapshots to close them.
 
 LMDB keys hold 511 bytes. Longer keys are stored under their first 478 bytes plus a SHA-256 digest, with the whole key
-in a separate table: the order is exact except among keys that share 478 leading bytes, and nothing else differs.
+in a separate table. Only the order of keys that share 478 leading bytes differs from the order of whole keys.
 """
 
 from __future__ import annotations
@@ -46,19 +45,23 @@ MAP_BYTES_START = 256 << 20
 """Address space that a new bucket reserves; the file is sparse after the allocated part (`MapSpace`)."""
 
 MAP_GROWTH = 4
+"""The factor by which a full map grows."""
 
 READERS_MAX = 1024
 """LMDB's table of reading transactions; scans are limited long before (kv.scanner.max-per-bucket)."""
 
 _LOCK_FILE = "lock.mdb"
+# The sizes of the lock file's head and of one reader's entry, at most, in LMDB.
 _LOCK_HEAD_BYTES = 4096
 _LOCK_READER_BYTES = 64
 _LOCK_STEP_READERS = 192
 """The table of readers is written through a map as well. It is allocated in steps of this many readers, part of which
 is reserved for short reads."""
 _FIRST_PAGES_BYTES = 256 << 10
+"""Space that is allocated in advance when an engine is opened, so that the first writes need not allocate any."""
 _DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 _KEY_BYTES_MAX = 511
+"""LMDB's limit for keys."""
 
 
 class LmdbSnapshot:
@@ -76,13 +79,14 @@ class LmdbSnapshot:
         return iter(transaction.cursor(db=self._rows).iternext(keys=False, values=True))
 
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
+        """See `KvSnapshot.page`. A position is the stored key of a row; the cursor searches for it once."""
         transaction = self._transaction
         check(transaction is not None, "a closed KV snapshot was read")
         cursor = transaction.cursor(db=self._rows)
         if after is None:
-            found = cursor.first()
+            has_row = cursor.first()
         elif 0 < len(after) <= _KEY_BYTES_MAX:
-            found = cursor.set_range(after) and (cursor.key() != after or cursor.next())
+            has_row = cursor.set_range(after) and (cursor.key() != after or cursor.next())
         else:
             raise InvalidRequest(f"{len(after)} bytes cannot be a position in a bucket's rows")
 
@@ -92,7 +96,7 @@ class LmdbSnapshot:
                 key = cursor.key()
             return key
 
-        return page_of(cursor.iternext(keys=False, values=True), position, bytes_max, rows_max) if found else NO_ROWS
+        return page_of(cursor.iternext(keys=False, values=True), position, bytes_max, rows_max) if has_row else NO_ROWS
 
     def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
         return rows_of(self.page(after, bytes_max, rows_max))
@@ -191,6 +195,7 @@ class LmdbEngine:
             return list(map(transaction.get, stored))  # faster than `getmulti` and sorted keys (measured)
 
     def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """See `KvEngine.prefix`. Keys too long for LMDB are found by their stored part, then compared whole."""
         left = bytes_max
         stored_prefix = prefix[:LONG_KEY_BYTES]
         values: list[bytes] = []
@@ -226,6 +231,7 @@ class LmdbEngine:
             return just_longer_than(bytes_max, islice(cursor.iternext(keys=False, values=True), limit))
 
     def snapshot(self) -> LmdbSnapshot:
+        """Open a read transaction. The reader table grows first if it is nearly full. Raises `StorageFailure`."""
         with self._reads:
             self._require_open()
             if self._snapshots >= self._reader_room - _LOCK_STEP_READERS // 3:
@@ -238,7 +244,7 @@ class LmdbEngine:
             return snapshot
 
     def _make_reader_room(self) -> None:
-        """Allocate the table of readers for some more readers."""
+        """Allocate the table of readers for another step of readers."""
         self._reader_room = min(self._reader_room + _LOCK_STEP_READERS, READERS_MAX)
         size = _LOCK_HEAD_BYTES + self._reader_room * _LOCK_READER_BYTES
         allocate_file(self._directory / _LOCK_FILE, 0, size)
@@ -251,7 +257,7 @@ class LmdbEngine:
 
     @contextmanager
     def _reading(self, table: Any = None) -> Iterator[Any]:
-        """A short read transaction, on `table` unless a call says otherwise."""
+        """A short read transaction; `table` is the default of its calls."""
         with self._reads:
             self._require_open()
             self._short_reads += 1
@@ -271,6 +277,7 @@ class LmdbEngine:
         return BufferedWrites(self, keeps_digest)
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
+        """See `KvEngine.apply`. Keys are written in order, and the map grows first if the writes might not fit."""
         # Pairs are sorted, not keys: looking every key's value up in key order would miss the cache at each row.
         pairs: list[tuple[bytes, Any]] = sorted(writes.items(), key=itemgetter(0))
         longest = max(map(len, writes), default=0)
@@ -353,13 +360,13 @@ class LmdbEngine:
     def _map_bytes(self) -> int:
         return int(self._environment.info()["map_size"])
 
-    def _grow_unless_read(self, wanted: int) -> None:
+    def _grow_unless_read(self, map_bytes: int) -> None:
         """Enlarge the map if there is no reader at the moment; otherwise the next write tries again."""
         if not self._reads.acquire(blocking=False):
             return
         try:
             if self._snapshots == 0 and self._short_reads == 0:
-                self._resize(wanted)
+                self._resize(map_bytes)
         finally:
             self._reads.release()
 
@@ -377,9 +384,9 @@ class LmdbEngine:
             # The condition's lock is held: no read can begin before the map has its new size.
             self._resize(self._map_bytes() + 1)
 
-    def _resize(self, wanted: int) -> None:
+    def _resize(self, map_bytes: int) -> None:
         size = self._map_bytes()
-        while size < wanted:
+        while size < map_bytes:
             size *= MAP_GROWTH
         try:
             self._environment.set_mapsize(size)
@@ -387,6 +394,7 @@ class LmdbEngine:
             raise _failure(f"cannot enlarge the map of {self._directory} to {size} bytes", e) from e
 
     def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
+        """Write a compacted copy; `previous` is not used. Raises `StorageFailure`, and `DiskFull` in advance."""
         try:
             directory.mkdir(names.FOLDER_MODE, parents=True)
             with self._reading():  # keeps the environment open; the copy has its own transaction
@@ -440,7 +448,7 @@ class LmdbEngine:
 
 
 def _keep_snapshots() -> None:
-    """Keep the snapshots: without an owner that closes them, growing fails while there are any."""
+    """Close no snapshot: an engine without an owner cannot grow while snapshots are open."""
 
 
 def _stored_key(key: bytes) -> bytes:
@@ -465,7 +473,7 @@ def _damage(directory: Path, reason: str) -> CorruptData:
 
 
 def _with_long_keys(size: WriteSize) -> WriteSize:
-    """`size` with the table of whole keys, which has a row for each long key."""
+    """Return `size` plus the writes to the table of whole keys, which has a row for each long key."""
     if size.longest_key <= LONG_KEY_BYTES:
         return size
     key_bytes = size.keys * _KEY_BYTES_MAX

@@ -38,6 +38,8 @@ _META_END = struct.Struct("=QQ")
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META_FLAG, _BRANCH, _LEAF, _OVERFLOW = 8, 1, 2, 4
 _BIG_DATA, _SUB_DATABASE = 1, 2
+# From lmdb.h and mdb.c: the flag of tables with integer keys, the root of an empty tree, the size of a cursor's stack,
+# and the page sizes that systems have.
 _INTEGER_KEY = 8
 _NO_PAGE = 2**64 - 1
 _DEPTH_MAX = 32
@@ -46,7 +48,7 @@ _META_BYTES = _HEAD.size + _META.size + 2 * _TREE.size + _META_END.size
 
 
 class _Tree(NamedTuple):
-    """What names a tree: 48 bytes of a meta page, or the value of its name."""
+    """The root and size of a tree: 48 bytes, in a meta page, or as the value of the tree's name in the main tree."""
 
     page_bytes: int
     """0 but for the tree of free pages: elsewhere it would be the one size of all keys."""
@@ -168,9 +170,9 @@ class LmdbFile:
         newest = second if second.transaction > first.transaction else first
         self._require(second.free.page_bytes == first.free.page_bytes, 0, "its meta pages differ in their page size")
         size = self._reader.size()
-        needed = (newest.last_page + 1) * self._page_bytes
+        file_bytes = (newest.last_page + 1) * self._page_bytes
         self._require(newest.last_page >= 1, 0, f"its last page number is {newest.last_page}")
-        self._require(needed <= size, 0, f"it has {size} bytes and should have {needed} or more")
+        self._require(file_bytes <= size, 0, f"it has {size} bytes and should have {file_bytes} or more")
         return newest
 
     def _meta_at(self, position: int) -> _MetaPage:
@@ -210,7 +212,7 @@ class LmdbFile:
         self._require(entries == meta.main.entries, 0, f"{entries} trees are named, and should be {meta.main.entries}")
 
     def _check_free_pages(self, meta: _MetaPage) -> None:
-        """Pages that may be written next must be none that a tree uses, and be listed once."""
+        """Check that no free page is used by a tree, and that each is listed once."""
         lists: list[tuple[_Page, bytes]] = []
         for leaf in self._leaves(meta.free, no_progress, integer_keys=True):
             _, _, _, _, items, special = leaf_page(leaf.data, True, True)
@@ -272,14 +274,16 @@ class LmdbFile:
         position = number * self._page_bytes
         data = self._reader.pread(position, self._page_bytes)
         self._require(len(data) == self._page_bytes, named_at, f"page {number}, which it names, is cut off")
-        found, _, _, _ = _HEAD.unpack_from(data)
-        self._require(found == number, position, f"the page says that it is page {found} and should be {number}")
+        page_number, _, _, _ = _HEAD.unpack_from(data)
+        self._require(
+            page_number == number, position, f"the page says that it is page {page_number} and should be {number}"
+        )
         return _Page(position, data)
 
     def _claim(self, number: int, named_at: int) -> None:
         """Record that a page is used. Each is used once."""
-        known = 2 <= number < len(self._seen)
-        self._require(known, named_at, f"page {number} is named there, and the last one is {len(self._seen) - 1}")
+        exists = 2 <= number < len(self._seen)
+        self._require(exists, named_at, f"page {number} is named there, and the last one is {len(self._seen) - 1}")
         self._require(not self._seen[number], named_at, f"page {number} is used twice")
         self._seen[number] = 1
 
@@ -294,8 +298,8 @@ class LmdbFile:
         position = number * self._page_bytes
         content = self._reader.pread(position, _HEAD.size + size)
         self._require(len(content) == _HEAD.size + size, position, "a large value is cut off")
-        found, _, kind, count = _HEAD.unpack_from(content)
-        sound = (found, kind) == (number, _OVERFLOW) and count >= pages
+        page_number, _, kind, count = _HEAD.unpack_from(content)
+        sound = (page_number, kind) == (number, _OVERFLOW) and count >= pages
         self._require(sound, position, f"there should be a value of {size} bytes")
         for page in range(number + 1, number + count):
             self._claim(page, leaf.position)

@@ -1,6 +1,6 @@
-"""An upper bound of the pages of LMDB's file that a transaction takes.
+"""An upper bound of the pages that a transaction takes in LMDB's file.
 
-The engine allocates disk space for as many before the transaction begins (`forebay.kv.map_space`).
+The engine allocates disk space for this number of pages before the transaction begins (`forebay.kv.map_space`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ PAGE_BYTES = 4096
 """LMDB takes the page size of the system; larger pages only make the bounds below safer."""
 
 _NODE_HEAD_BYTES = 10
+"""Bytes of a row in a page besides its key and value: the node's head, and its place in the page's index."""
 _SMALL_NODE_BYTES = 1024
+"""Rows up to this size leave enough of half a page free that splits can be counted by bytes; others count one each."""
 _BRANCH_KEYS_MIN = 3
 """Keys of half a branch page, if they are as long as LMDB allows."""
 _FIXED_PAGES = 64
@@ -48,7 +50,7 @@ def pages_at_most(write: WriteSize, tree: TreeSize) -> int:
         rows = min(rows, leaves + row_bytes // (PAGE_BYTES // 2 - longest) + 1)
     splits = rows + write.large_values
     large = write.large_bytes // PAGE_BYTES + 2 * write.large_values
-    taken = leaves + branches + splits + splits // _BRANCH_KEYS_MIN + large + 2 * tree.depth
+    pages = leaves + branches + splits + splits // _BRANCH_KEYS_MIN + large + 2 * tree.depth
     freed = leaves + branches + min(tree.overflow_pages, tree.file_pages)
     free_list = (freed + tree.file_pages) // (PAGE_BYTES // 8) * 2
-    return taken + free_list + _FIXED_PAGES
+    return pages + free_list + _FIXED_PAGES

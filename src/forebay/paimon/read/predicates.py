@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.filters import BoundLeaf, BoundPredicate, columns_of, conjuncts, join, mask
-from forebay.metadata.predicate import Compound, CompoundFunction, LeafFunction, Predicate
+from forebay.codec.filters import BoundLeaf, BoundPredicate, bound_conjuncts, columns_of, join, mask
+from forebay.metadata.predicate import LeafFunction, Predicate, conjuncts
 from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.files.pruning import bind_filter
 from forebay.paimon.format.binary_row import row_layout
@@ -24,15 +24,6 @@ from forebay.paimon.format.schema import TableSchema
 
 BUCKET_COMBINATIONS_MAX = 1000
 """The maximum number of bucket key combinations that are hashed for pruning."""
-
-
-def split_conjuncts(predicate: Predicate | None) -> list[Predicate]:
-    """The conjuncts of `predicate`."""
-    if predicate is None:
-        return []
-    if isinstance(predicate, Compound) and predicate.function is CompoundFunction.AND:
-        return [part for child in predicate.children for part in split_conjuncts(child)]
-    return [predicate]
 
 
 @dataclass
@@ -64,11 +55,11 @@ class ScanFilter:
         partition_keys, keys = set(schema.partition_keys), set(schema.primary_keys)
         accepted: list[Predicate] = []
         remaining: list[Predicate] = []
-        for part in split_conjuncts(predicate):
+        for part in conjuncts(predicate):
             (accepted if part.columns() <= partition_keys else remaining).append(part)
         scan_filter.accepted, scan_filter.remaining = tuple(accepted), tuple(remaining)
         scan_filter.partition = join([bind_filter(p, schema.fields) for p in accepted])
-        rows = [part for p in remaining for part in conjuncts(bind_filter(p, schema.fields))]
+        rows = [part for p in remaining for part in bound_conjuncts(bind_filter(p, schema.fields))]
         scan_filter.rows = join(rows)
         scan_filter.key = join([part for part in rows if columns_of(part) <= keys])
         scan_filter._bucket_keys = _bucket_keys(schema, rows)
@@ -90,7 +81,7 @@ class ScanFilter:
         """Whether at most one key of each partition matches."""
         fixed = {
             part.column.name
-            for part in conjuncts(self.key)
+            for part in bound_conjuncts(self.key)
             if isinstance(part, BoundLeaf)
             and (part.function is LeafFunction.EQUAL or (part.function is LeafFunction.IN and len(part.literals) == 1))
         }

@@ -1,1 +1,1 @@
-"""Flow control: who waits for what, and until when."""
+"""Flow control: memory, fair turns, limits of a request, and write queues."""

@@ -1,4 +1,4 @@
-"""The part of the data disk that stays free, so that what frees space can still be written when the disk is full.
+"""The part of the data disk that stays free for the writes by which a full disk is freed.
 
 Clients' writes stop while less than the reserve is free; metadata, checkpoints and retention may use it. Dropping a
 table, or removing expired log segments, therefore works on a disk that clients have filled.
@@ -12,11 +12,11 @@ from forebay.fs.interface import RESERVE_BYTES, DiskFull, FileSystem
 
 _UNMEASURED_SHARE = 1024
 _UNMEASURED_CALLS = 64
-"""Between two looks at the disk so many writes go on, of together at most this part of what was free to them: others
-may write, too."""
+"""Free space is measured again after this many writes, or when they have used this part of what was free to them,
+because other programs write to the disk, too."""
 
 _RESERVE_SHARE_OF_DISK = 20
-"""Small disks keep this part (one twentieth) free instead."""
+"""The reserve is at most this part (one twentieth) of the disk."""
 
 
 @any_thread
@@ -57,12 +57,12 @@ class DiskReserve:
             self._unmeasured_calls -= 1
             return
         free = self._fs.free_bytes(self._path)
-        kept = self.kept_free()
-        self._unmeasured_bytes = (free - size - kept) // _UNMEASURED_SHARE
+        reserve = self.kept_free()
+        self._unmeasured_bytes = (free - size - reserve) // _UNMEASURED_SHARE
         self._unmeasured_calls = _UNMEASURED_CALLS
-        if free - size < kept:
+        if free - size < reserve:
             raise DiskFull(
-                f"the disk of {self._path} has {free} bytes free, of which {kept} are reserved "
+                f"the disk of {self._path} has {free} bytes free, of which {reserve} are reserved "
                 "('server.data-disk.reserve', 'server.data-disk.write-limit-ratio'); "
                 f"{size} bytes were not written. Free some space on it; writes go on then",
                 ErrorCode.DISK_WRITE_LOCKED,

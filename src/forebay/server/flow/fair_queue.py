@@ -31,7 +31,8 @@ NEW_IN_A_ROW = 8
 
 _ROUND_SECONDS = 0.005
 _ROUND_TURNS = 64
-"""A round ends after this many turns even if the clock stands still, as in a simulation."""
+"""A round of turns in one iteration of the event loop ends after this time, or after this many turns: in a simulation
+the clock stands still."""
 
 
 class ReadyConnection(Protocol):

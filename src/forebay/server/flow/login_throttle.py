@@ -28,14 +28,23 @@ from forebay.base.retrying import backoff
 from forebay.base.thread_rules import loop_only
 
 _FREE_FAILURES = 3
+"""Failures without a delay."""
+
 _DELAY_FIRST = 0.2
 _DELAY_MAX = 5.0
+"""Seconds until the next login is checked: at first, and at most. They double with each failure."""
+
 _WAIT_MAX = 10.0
+"""A login that would have to wait for more seconds is refused."""
+
 _FORGIVEN_SECONDS = 60.0
 """Seconds after which one failure is forgotten."""
 
 _RECORDS_MAX = 10_000
+"""Maximum number of remembered addresses, and of remembered pairs of address and user."""
+
 _USER_SLOTS = 4096
+"""User names share this many counters, by a hash."""
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -33,6 +33,8 @@ _LOGGER = logging.getLogger(__name__)
 _SHORT_RESPONSES_SHARE = 8
 """One eighth of the memory for responses is reserved for short ones; one short response may take an eighth of that."""
 _GRACE_SECONDS = 0.05
+"""Seconds that a consumer has to release the memory that it lost, before the next one loses its own."""
+
 _HELD_SHARE = 4
 """Consumers that together hold less than this part of a pool (one fourth) did not exhaust it, and lose nothing."""
 
@@ -125,11 +127,11 @@ class MemoryPool:
         if self.try_take(size):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        taken = False
+        is_granted = False
 
         def granted() -> None:
-            nonlocal taken
-            taken = True
+            nonlocal is_granted
+            is_granted = True
             if not future.done():
                 future.set_result(None)
 
@@ -141,7 +143,7 @@ class MemoryPool:
         try:
             await future
         except asyncio.CancelledError:
-            if taken:
+            if is_granted:
                 self.give(size)
             else:
                 self._waiting = deque(each for each in self._waiting if each.granted is not granted)
@@ -187,7 +189,7 @@ class MemoryPool:
         return any_granted
 
     def _watch_out(self, again: bool = False, seconds: float | None = None) -> None:
-        """Limit the wait of the first waiter; `again` if another one was first before."""
+        """Start the timer of the first waiter; `again` restarts it, for a new first waiter."""
         if self._watch is not None:
             if not again:
                 return

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 ITEMS_MAX = 100_000
 ANSWER_BYTES_MAX = 64 << 20
+"""Maximum number of items in one request, and maximum size of its response."""
 
 ITEM_BYTES = 256
 """Memory of the response about one item, or of an error for it, while it is built."""
@@ -42,8 +43,7 @@ H = TypeVar("H", bound=Hashable)
 
 _SLICE_SECONDS = 0.005
 _SLICE_ITEMS = 4096
-"""A slice ends after this many items even if the clock stands still, as in a simulation."""
-
+"""A time slice ends after this time, or after this many items: in a simulation the clock stands still."""
 
 _ADMITTED_BYTES_MAX = 2 << 20
 """Total length of the admitted requests: one of the longest, or many of a few thousand items."""

@@ -82,7 +82,7 @@ NOW_BYTES_MAX = 64 << 10
 QUICK_SYNC_SECONDS = 250e-6
 QUICK_SYNCS_MIN = 32
 """The event loop's thread writes groups of up to `NOW_BYTES_MAX` bytes once `QUICK_SYNCS_MIN` syncs took at most
-`QUICK_SYNC_SECONDS`: on a RAM disk, or on a disk with a protected cache. A hop to another thread takes as long.
+`QUICK_SYNC_SECONDS`, as on a RAM disk, or on a disk with a protected cache. A hop to another thread takes as long.
 
 A slower sync halves the count."""
 
@@ -295,8 +295,8 @@ class WriteQueue(Generic[Item, Result]):
 
     @contextmanager
     def held(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> Iterator[None]:
-        """Hold all work during the block, and wait first until running work has ended. Submitted items wait, without
-        a thread. One holder at a time."""
+        """Hold all work during the block, and wait first until running work has ended. Submitted items wait
+        without occupying a thread. Holders take turns."""
         with self._lock:
             self._is_held = True
             self._changed.wait_for(lambda: not self._running)

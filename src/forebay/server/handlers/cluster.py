@@ -21,8 +21,8 @@ _LEADER_EPOCH = 0
 async def get_metadata(context: ServerContext, call: ServerCall) -> Message:
     """Return the nodes as this listener's clients see them, and the requested tables and partitions, each once."""
     request, limits = call.message, context.limits
-    named = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
-    limits.check_items(named, "tables and partitions")
+    requested = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
+    limits.check_items(requested, "tables and partitions")
     paths = await limits.distinct(map(table_path_from_pb, request.table_path), len(request.table_path))
     tables = [context.catalog.table(path) for path in paths]
     physical_paths = await limits.distinct(
@@ -38,7 +38,7 @@ async def get_metadata(context: ServerContext, call: ServerCall) -> Message:
 
     infos = [table.info for table in tables]
     described = [info for info in infos if not info.is_partitioned] + [info for info, _ in partitions.values()]
-    count = named + sum(info.bucket_count for info in described)
+    count = requested + sum(info.bucket_count for info in described)
     limits.check_items(count, "tables, partitions and their buckets")
     await call.memory.enter_for(count)
     coordinator, tablet_server = context.nodes[call.listener]
@@ -84,16 +84,16 @@ async def _add_partitions_by_id(
     partitions: dict[int, tuple[TableInfo, PartitionInfo]],
 ) -> None:
     """Look partitions up in `tables`, or in all tables if none is named."""
-    wanted = set(partition_ids)
+    requested = set(partition_ids)
     candidates = tables or context.catalog.tables()
 
     def look(table: LiveTable) -> None:
         by_id = table.current.partitions_by_id
-        for partition_id in wanted & by_id.keys():
+        for partition_id in requested & by_id.keys():
             partitions[partition_id] = (table.info, by_id[partition_id])
 
     await context.limits.each(candidates, len(candidates), look)
-    for partition_id in wanted:
+    for partition_id in requested:
         if partition_id not in partitions:
             raise NotFound(f"there is no partition with id {partition_id}", ErrorCode.PARTITION_NOT_EXISTS)
 

@@ -55,8 +55,8 @@ async def describe_server(context: ServerContext, call: ServerCall) -> Message:
 
 
 def _add_names(context: ServerContext, response: pb.DescribeServerResponse) -> None:
-    named = {each.table_id for each in response.scans} | {each.table_id for each in response.table_snapshots}
-    for table_id in named:
+    table_ids = {each.table_id for each in response.scans} | {each.table_id for each in response.table_snapshots}
+    for table_id in table_ids:
         table = context.catalog.table_by_id(table_id)
         if table is not None:
             response.table_names.add(table_id=table_id, table_path=table_path_to_pb(table.info.path))
@@ -142,20 +142,20 @@ def _add_connections(
     response.list_total = len(connections)
     now_ms = context.clock.now_ms()
     for connection in islice(islice(connections, min(skip, len(connections)), None), items_max):
-        found = connection.description()
-        client, version = _client_of(found)
+        description = connection.description()
+        client, version = _client_of(description)
         response.connections.add(
-            address=found.address,
-            user=found.user,
+            address=description.address,
+            user=description.user,
             client=client,
             client_version=version,
-            role=int(found.role),
-            listener=found.listener,
-            open_requests=found.open_requests,
-            open_bytes=found.open_bytes,
-            unsent_bytes=found.unsent_bytes,
-            opened_ms=now_ms - round(1000 * found.age_seconds),
-            idle_ms=round(1000 * found.idle_seconds),
+            role=int(description.role),
+            listener=description.listener,
+            open_requests=description.open_requests,
+            open_bytes=description.open_bytes,
+            unsent_bytes=description.unsent_bytes,
+            opened_ms=now_ms - round(1000 * description.age_seconds),
+            idle_ms=round(1000 * description.idle_seconds),
         )
 
 
@@ -186,15 +186,15 @@ def _add_scans(context: ServerContext, response: pb.DescribeServerResponse, skip
 def _add_table_snapshots(
     context: ServerContext, response: pb.DescribeServerResponse, skip: int, items_max: int
 ) -> None:
-    found = _page(response, context.table_snapshots.describe(), skip, items_max)
-    response.table_snapshots.extend(map(table_snapshot_to_pb, found))
+    snapshots = _page(response, context.table_snapshots.describe(), skip, items_max)
+    response.table_snapshots.extend(map(table_snapshot_to_pb, snapshots))
 
 
 def _add_transactions(context: ServerContext, response: pb.DescribeServerResponse, skip: int, items_max: int) -> None:
     """Add those under way in the order of their beginning, then those committed, the latest first."""
-    found = context.transactions.describe()
-    under_way = [each for each in found if each.state is not TransactionState.COMMITTED]
-    committed = [each for each in reversed(found) if each.state is TransactionState.COMMITTED]
+    transactions = context.transactions.describe()
+    under_way = [each for each in transactions if each.state is not TransactionState.COMMITTED]
+    committed = [each for each in reversed(transactions) if each.state is TransactionState.COMMITTED]
     response.transactions.extend(map(transaction_to_pb, _page(response, under_way + committed, skip, items_max)))
 
 

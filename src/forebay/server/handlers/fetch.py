@@ -41,8 +41,8 @@ _ROOM_BYTES_MIN = 64 << 10
 """Minimum reservation for a response: one batch is returned whatever the limits are."""
 
 _WAIT_MAX_MS = 60_000
-"""Maximum wait of a long poll; a client that wants to wait longer asks again. One that has vanished silently is noticed
-when it is answered."""
+"""Maximum wait of a long poll; a client that wants to wait longer asks again. Only the answer shows whether the client
+is still there."""
 
 _LONG_REQUEST_WAIT_MS = 1000
 """Maximum wait of a long request, or of one about very many buckets, because it takes memory meanwhile."""
@@ -52,7 +52,8 @@ _FILTER_BYTES_MAX = 64 << 10
 
 _PROJECTED_READ_FACTOR = 8
 _READ_BYTES_MAX = 16 << 20
-"""Maximum bytes of log that are read at once for a projection."""
+"""For a projection, this many times the requested bytes are read from the log at once, but no more than the maximum:
+only a part of each batch is sent."""
 
 _RETRIABLE_WITHOUT_HURRY = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
 """Errors that do not end a long poll: the client would only retry immediately."""
@@ -96,9 +97,9 @@ class _BucketFetch:
 async def fetch_log(context: ServerContext, call: ServerCall) -> Answer:
     """Return log batches of the requested buckets, or wait until there are `min_bytes` of them."""
     request = call.message
-    named = sum(len(table.buckets_req) for table in request.tables_req)
-    context.limits.check_items(named, "buckets")
-    fetches = await _bucket_fetches(context, request, named)
+    bucket_count = sum(len(table.buckets_req) for table in request.tables_req)
+    context.limits.check_items(bucket_count, "buckets")
+    fetches = await _bucket_fetches(context, request, bucket_count)
     wait_ms = request.max_wait_ms if request.HasField("max_wait_ms") else 0
     min_bytes = request.min_bytes if request.HasField("min_bytes") else 0
     if min_bytes > 0 and not request.HasField("max_wait_ms"):
@@ -145,12 +146,12 @@ async def _data_bytes(context: ServerContext, fetches: list[_BucketFetch], bytes
 
 
 async def _group_bytes(context: ServerContext, group: list[_BucketFetch], of: int) -> int:
-    found: list[int] = []
+    sizes: list[int] = []
     unopened: dict[TableBucket, _BucketFetch] = {}
 
     def count(fetch: _BucketFetch, replica: BucketReplica) -> None:
         there = replica.log.readable_bytes(fetch.offset, replica.log.high_watermark)
-        found.append(min(there, max(fetch.bytes_max, 0)))
+        sizes.append(min(there, max(fetch.bytes_max, 0)))
 
     def look(fetch: _BucketFetch) -> None:
         fetch.is_unwritten = False
@@ -170,19 +171,19 @@ async def _group_bytes(context: ServerContext, group: list[_BucketFetch], of: in
             for bucket, replica in replicas.items():
                 if isinstance(replica, BucketReplica):
                     count(unopened[bucket], replica)
-    return sum(found)
+    return sum(sizes)
 
 
 def _unwritten(context: ServerContext, buckets: list[TableBucket]) -> list[TableBucket]:
     """Return those of `buckets` that have no log yet. Accesses files."""
-    found = []
+    unwritten = []
     for bucket in buckets:
         try:
             if context.replicas.is_unwritten(bucket):
-                found.append(bucket)
+                unwritten.append(bucket)
         except (ForebayError, KeyError):
             continue  # there is no such bucket, or not any more: opening it reports that
-    return found
+    return unwritten
 
 
 def _is_read_to_its_end(context: ServerContext, fetch: _BucketFetch) -> bool:
@@ -191,7 +192,7 @@ def _is_read_to_its_end(context: ServerContext, fetch: _BucketFetch) -> bool:
     return parked is not None and fetch.offset == parked.end_offset
 
 
-async def _bucket_fetches(context: ServerContext, request: Any, named: int) -> list[_BucketFetch]:
+async def _bucket_fetches(context: ServerContext, request: Any, count: int) -> list[_BucketFetch]:
     """Return what to read, each bucket once; if a bucket is named again the last entry wins, as in Fluss."""
     by_table: dict[int, dict[TableBucket, _BucketFetch]] = {}
 
@@ -210,7 +211,7 @@ async def _bucket_fetches(context: ServerContext, request: Any, named: int) -> l
             fetch.epoch = message.log_epoch if message.HasField("log_epoch") else request.log_epoch
         by_table.setdefault(table_id, {})[bucket] = fetch
 
-    await context.limits.each(messages(), named, note)
+    await context.limits.each(messages(), count, note)
     return [fetch for fetches in by_table.values() for fetch in fetches.values()]
 
 
@@ -310,13 +311,13 @@ def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, m
     data: memoryview = piece.data
     if not len(data):
         return fetch.offset
-    chosen = None if bound is None else _matching(data, bound, replica)
-    if chosen is not None and not chosen:
+    matches = None if bound is None else _matching(data, bound, replica)
+    if matches is not None and not matches:
         fetch.filtered_end_offset = piece.next_offset
     elif projection is not None:
-        fetch.data = (projection.project(data, positions=chosen, bytes_max=max(bytes_max, 0), take_first=True).data,)
+        fetch.data = (projection.project(data, positions=matches, bytes_max=max(bytes_max, 0), take_first=True).data,)
     else:
-        fetch.data = (data,) if chosen is None else _pieces(data, chosen)
+        fetch.data = (data,) if matches is None else _pieces(data, matches)
     fetch.size = sum(len(part) for part in fetch.data)
     return piece.next_offset
 
@@ -324,7 +325,7 @@ def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, m
 def _matching(data: memoryview, bound: BoundPredicate, replica: BucketReplica) -> list[int]:
     """Return the positions in `data` of the batches that may hold a match."""
     filters: dict[int, StatisticsFilter] = {}
-    kept = []
+    positions = []
     for position, header in iter_headers(data):
         tester = filters.get(header.schema_id)
         if tester is None:
@@ -332,17 +333,17 @@ def _matching(data: memoryview, bound: BoundPredicate, replica: BucketReplica) -
             filters[header.schema_id] = tester
         statistics = data[position + header.statistics_start : position + header.body_start]
         if tester.may_match(statistics, header.record_count):
-            kept.append(position)
-    return kept
+            positions.append(position)
+    return positions
 
 
 def _pieces(data: memoryview, positions: list[int]) -> list[memoryview]:
     """Return the batches that begin at `positions`, neighbours in one piece."""
     pieces: list[memoryview] = []
     start = end = 0
-    wanted = set(positions)
+    starts = set(positions)
     for position, header in iter_headers(data):
-        if position not in wanted:
+        if position not in starts:
             continue
         if position != end:
             if end > start:

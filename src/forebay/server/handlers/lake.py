@@ -122,8 +122,8 @@ async def prepare_lake_table_snapshot(context: ServerContext, call: ServerCall) 
 async def commit_lake_table_snapshot(context: ServerContext, call: ServerCall) -> Message:
     """Register lake commits: the newer form names files, the older one (if alone) the offsets themselves."""
     request = call.message
-    named = request.lake_table_snapshot_metadata
-    _check_offsets(context, [*request.tables_req, *named], [message.buckets_req for message in request.tables_req])
+    metadata = request.lake_table_snapshot_metadata
+    _check_offsets(context, [*request.tables_req, *metadata], [message.buckets_req for message in request.tables_req])
     newer = {message.table_id for message in request.lake_table_snapshot_metadata}
     commits: list[tuple[int, Callable[[], None]]] = []
     for message in request.tables_req:
@@ -210,20 +210,20 @@ async def get_lake_snapshot(context: ServerContext, call: ServerCall) -> Message
             "GetLakeSnapshot takes a snapshot id or readable=true, not both", ErrorCode.UNKNOWN_SERVER_ERROR
         )
     if request.HasField("snapshot_id"):
-        found = await context.in_io(snapshots.by_id, info, request.snapshot_id)
+        snapshot = await context.in_io(snapshots.by_id, info, request.snapshot_id)
     elif request.readable:
-        found = await context.in_io(snapshots.newest_readable, info)
+        snapshot = await context.in_io(snapshots.newest_readable, info)
     else:
-        found = await context.in_io(snapshots.newest, info)
-    return _snapshot_to_pb(table, found)
+        snapshot = await context.in_io(snapshots.newest, info)
+    return _snapshot_to_pb(table, snapshot)
 
 
-def _snapshot_to_pb(table: LiveTable, found: KnownSnapshot) -> Message:
+def _snapshot_to_pb(table: LiveTable, snapshot: KnownSnapshot) -> Message:
     response = pb.GetLakeSnapshotResponse(
-        table_id=table.info.table_id, snapshotId=found.snapshot_id, offsets_name=found.offsets_name
+        table_id=table.info.table_id, snapshotId=snapshot.snapshot_id, offsets_name=snapshot.offsets_name
     )
     partitions = table.current.partitions_by_id
-    for bucket, offset in found.offsets.offsets.items():
+    for bucket, offset in snapshot.offsets.offsets.items():
         message = response.bucket_snapshots.add(
             bucket_id=bucket.bucket, partition_id=bucket.partition_id, log_offset=offset
         )

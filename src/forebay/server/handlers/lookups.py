@@ -34,6 +34,7 @@ _INLINE_KEYS_MAX = 256
 """Lookups of up to this many keys run on the event loop: starting a thread would take longer."""
 
 _LISTS_AT_ONCE = 16
+"""Value lists that are added to a response before the event loop may serve other requests."""
 
 _COPIES = 2
 """Number of copies of a response's values while it is built: as read, and as sent."""
@@ -155,14 +156,14 @@ async def _lookup(
         values = kv.lookup(keys)
         await response_size.take(sum(len(value) for value in values if value is not None))
         return values
-    found = dict.fromkeys(keys)
-    times = Counter(keys) if len(found) < len(keys) else dict.fromkeys(keys, 1)
-    different, first, count = list(found), 0, _KEYS_AT_FIRST
+    by_key = dict.fromkeys(keys)
+    times = Counter(keys) if len(by_key) < len(keys) else dict.fromkeys(keys, 1)
+    different, first, count = list(by_key), 0, _KEYS_AT_FIRST
     inline = len(different) <= _INLINE_KEYS_MAX
     while first < len(different):
         group = different[first : first + count]
         values = kv.lookup(group) if inline else await context.in_io(kv.lookup, group)
-        found.update(zip(group, values, strict=True))
+        by_key.update(zip(group, values, strict=True))
         size = sum(len(value) for value in values if value is not None)
         await response_size.take(
             sum(times[key] * len(value) for key, value in zip(group, values, strict=True) if value)
@@ -170,7 +171,7 @@ async def _lookup(
         first += count
         # Values may be large: the next group is larger only if this one was small.
         count = min(4 * count, _KEYS_AT_ONCE) if size < _GROUP_BYTES else max(count // 4, 1)
-    return [found[key] for key in keys]
+    return [by_key[key] for key in keys]
 
 
 async def _insert_missing(
@@ -224,13 +225,13 @@ async def prefix_lookup(context: ServerContext, call: ServerCall) -> Message:
 
     async def look_up(message: Any, replica: BucketReplica, answer: Any) -> None:
         check_key_version(replica.table.info, call.api_version)
-        found: dict[bytes, list[bytes]] = {}
+        by_prefix: dict[bytes, list[bytes]] = {}
         for prefix in message.keys:
-            if prefix not in found:
-                found[prefix] = await response_size.read(partial(replica.kv.prefix_lookup, prefix))
-            await response_size.take(sum(map(len, found[prefix])) + ITEM_BYTES)
+            if prefix not in by_prefix:
+                by_prefix[prefix] = await response_size.read(partial(replica.kv.prefix_lookup, prefix))
+            await response_size.take(sum(map(len, by_prefix[prefix])) + ITEM_BYTES)
         for number, prefix in enumerate(message.keys, 1):
-            answer.value_lists.add(values=found[prefix])
+            answer.value_lists.add(values=by_prefix[prefix])
             if not number % _LISTS_AT_ONCE:
                 await asyncio.sleep(0)
 
@@ -257,9 +258,9 @@ async def limit_scan(context: ServerContext, call: ServerCall) -> Answer:
             read: Callable[[int, int], Sequence[Buffer]] = (
                 replica.kv.first_values if has_kv else partial(_last_batches, replica.log)
             )
-            found = await response_size.read(partial(read, request.limit))
-        size = sum(map(len, found))
-        if size > bytes_max and (has_kv or len(found) > 1):
+            values = await response_size.read(partial(read, request.limit))
+        size = sum(map(len, values))
+        if size > bytes_max and (has_kv or len(values) > 1):
             what = f"the {'first' if has_kv else 'last'} {request.limit} {'rows' if has_kv else 'records'} of {bucket}"
             raise LimitExceeded(
                 f"{what} are more than {bytes_max} bytes (server.request.max-answer-size): ask for fewer, or "
@@ -267,7 +268,7 @@ async def limit_scan(context: ServerContext, call: ServerCall) -> Answer:
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )
         encode = encode_value_batch if has_kv else b"".join
-        payloads.append(encode(found) if size <= _GROUP_BYTES else await context.in_io(encode, found))
+        payloads.append(encode(values) if size <= _GROUP_BYTES else await context.in_io(encode, values))
         response.is_log_table = not has_kv
         response.records = b""
     except Exception as e:  # noqa: BLE001 - errors of this API travel in its answer

@@ -35,9 +35,9 @@ async def list_offsets(context: ServerContext, call: ServerCall) -> Message:
         response.log_epoch = epoch
     for first in range(0, len(buckets), SHORT_LIST):
         group = buckets[first : first + SHORT_LIST]
-        found = await _offsets_of(context, request, group, len(buckets))
+        offsets = await _offsets_of(context, request, group, len(buckets))
         for bucket in group:
-            answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), found[bucket]
+            answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), offsets[bucket]
             if isinstance(offset, int):
                 answer.offset = offset
                 if request.with_log_epoch and (of_offset := epochs.epoch_at(bucket, offset)) != epoch:
@@ -54,13 +54,13 @@ async def check_log_offsets(context: ServerContext, call: ServerCall) -> Message
     count = len(request.offsets)
     context.limits.check_items(count, "buckets")
     await call.memory.enter_for(count)
-    asked = [
+    positions = [
         (TableBucket(request.table_id, each.bucket_id, partition_id_of(each)), each.log_offset)
         for each in request.offsets
     ]
     response = pb.CheckLogOffsetsResponse(log_epoch=context.epochs.current.epoch)
     for first in range(0, count, SHORT_LIST):
-        group = asked[first : first + SHORT_LIST]
+        group = positions[first : first + SHORT_LIST]
         async with context.using_group([bucket for bucket, _ in group], count) as replicas:
             for bucket, offset in group:
                 answer = response.offsets.add(bucket_id=bucket.bucket, partition_id=bucket.partition_id)
@@ -97,20 +97,20 @@ async def _offsets_of(
     parked = _parked(context.replicas, group) if request.offset_type in _WITHOUT_OPENING else {}
     while True:
         async with context.using_group([bucket for bucket in group if bucket not in parked], of) as opened:
-            found: dict[TableBucket, int | Exception] = {
-                bucket: known.log_start_offset if request.offset_type == _EARLIEST else end
-                for bucket, (known, end) in parked.items()
+            offsets: dict[TableBucket, int | Exception] = {
+                bucket: state.log_start_offset if request.offset_type == _EARLIEST else end
+                for bucket, (state, end) in parked.items()
             }
-            found |= {bucket: error for bucket, error in opened.items() if isinstance(error, Exception)}
+            offsets |= {bucket: error for bucket, error in opened.items() if isinstance(error, Exception)}
             replicas = [replica for replica in opened.values() if isinstance(replica, BucketReplica)]
             if not replicas:
-                return found
+                return offsets
             now_ms = 0 if timestamp is None else context.clock.now_ms()
             of_open = await context.in_io(
                 _offsets, replicas, context.replicas, parked, request.offset_type, timestamp, now_ms
             )
             if of_open is not None:
-                return found | of_open
+                return offsets | of_open
         parked = {}  # one of them was opened meanwhile, and a transaction may have written to it and to others
 
 
@@ -119,12 +119,12 @@ _Parked = dict[TableBucket, tuple[ParkedBucket, int]]
 
 def _parked(replicas: ReplicaManager, buckets: list[TableBucket]) -> _Parked:
     """Those buckets that were parked with all records visible, each with its end."""
-    found: _Parked = {}
+    with_ends: _Parked = {}
     for bucket in buckets:
         parked = replicas.parked(bucket)
         if parked is not None and parked.end_offset is not None:
-            found[bucket] = parked, parked.end_offset
-    return found
+            with_ends[bucket] = parked, parked.end_offset
+    return with_ends
 
 
 def _offsets(
@@ -136,16 +136,16 @@ def _offsets(
     now_ms: int,
 ) -> dict[TableBucket, int | Exception] | None:
     """The offsets of open buckets, as of a moment at which others are still `parked`; None if one is not any more."""
-    found: dict[TableBucket, int | Exception] = {}
+    offsets: dict[TableBucket, int | Exception] = {}
     with replicas.showing:  # of a transaction, the logs have all rows or none
-        if any(replicas.parked(bucket) is not known for bucket, (known, _) in parked.items()):
+        if any(replicas.parked(bucket) is not state for bucket, (state, _) in parked.items()):
             return None
         for replica in opened:
             try:
-                found[replica.bucket] = _offset(replica, offset_type, timestamp_ms, now_ms)
+                offsets[replica.bucket] = _offset(replica, offset_type, timestamp_ms, now_ms)
             except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-                found[replica.bucket] = e
-    return found
+                offsets[replica.bucket] = e
+    return offsets
 
 
 def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, now_ms: int) -> int:
@@ -167,8 +167,8 @@ def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, 
             f"timestamp {timestamp_ms} is later than the server's time {now_ms}; records cannot have a future time",
             ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
         )
-    found = log.offset_for_timestamp(timestamp_ms)
-    return log.high_watermark if found is None else min(found, log.high_watermark)
+    offset = log.offset_for_timestamp(timestamp_ms)
+    return log.high_watermark if offset is None else min(offset, log.high_watermark)
 
 
 @serves(ApiKey.GET_TABLE_STATS)

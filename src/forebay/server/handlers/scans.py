@@ -112,34 +112,34 @@ async def _page(context: ServerContext, request: Any, scanner_id: bytes, respons
     payloads.append(page.records)
 
 
-def _arrow_rows(wanted: pb.PbArrowRows, table: LiveTable) -> ArrowRows:
+def _arrow_rows(request: pb.PbArrowRows, table: LiveTable) -> ArrowRows:
     """How rows are decoded for whoever asks for Arrow: the same for all pages, as long as the table is."""
-    current, key = table.current, (table.info.table_id, wanted.SerializeToString())
-    known = _kept.get(key)
-    if known is not None and known[0] is current:
-        return known[1]
-    made = _new_arrow_rows(wanted, table)
+    current, key = table.current, (table.info.table_id, request.SerializeToString())
+    cached = _kept.get(key)
+    if cached is not None and cached[0] is current:
+        return cached[1]
+    arrow_rows = _new_arrow_rows(request, table)
     if len(key[1]) <= _KEPT_BYTES_MAX:
         if len(_kept) >= _KEPT_MAX:
             _kept.clear()
-        _kept[key] = current, made
-    return made
+        _kept[key] = current, arrow_rows
+    return arrow_rows
 
 
-def _new_arrow_rows(wanted: pb.PbArrowRows, table: LiveTable) -> ArrowRows:
-    if not 0 <= wanted.compression < len(_COMPRESSIONS):
-        raise _invalid(f"compression {wanted.compression} does not exist; there are 0 to {len(_COMPRESSIONS) - 1}")
+def _new_arrow_rows(request: pb.PbArrowRows, table: LiveTable) -> ArrowRows:
+    if not 0 <= request.compression < len(_COMPRESSIONS):
+        raise _invalid(f"compression {request.compression} does not exist; there are 0 to {len(_COMPRESSIONS) - 1}")
     bound = None
-    if wanted.HasField("filter_predicate"):
-        bound = usable_filter(table, wanted.filter_predicate, wanted.schema_id)
+    if request.HasField("filter_predicate"):
+        bound = usable_filter(table, request.filter_predicate, request.schema_id)
         bound = None if bound is None or _comparisons(bound) > _COMPARISONS_MAX else bound
     return ArrowRows(
-        table.schema_by_id(wanted.schema_id),
-        wanted.projected_fields,
+        table.schema_by_id(request.schema_id),
+        request.projected_fields,
         RowFormat(table.info.descriptor.kv_format.value),
         table.schema_by_id,
         bound,
-        _COMPRESSIONS[wanted.compression],
+        _COMPRESSIONS[request.compression],
     )
 
 
@@ -166,12 +166,12 @@ def _read_page(context: ServerContext, request: Any) -> tuple[KvPage | KvRows, B
     bucket = TableBucket(target.table_id, target.bucket_id, partition_id_of(target))
     rows_max = target.limit if target.HasField("limit") and target.limit > 0 else None
     after = request.resume_after if request.HasField("resume_after") else None
-    wanted = request.table_snapshot_id, bucket, after
+    place = request.table_snapshot_id, bucket, after
     table = context.catalog.table_by_id(bucket.table_id) if request.HasField("as_arrow") else None
     if table is None:
-        page = snapshots.page(*wanted, request.batch_size_bytes, rows_max)
+        page = snapshots.page(*place, request.batch_size_bytes, rows_max)
         return page, page.records, None
     as_arrow = _arrow_rows(request.as_arrow, table)
     bytes_max, most = as_arrow.limits(min(request.batch_size_bytes, snapshots.limits.page_bytes_max))
-    found = snapshots.rows(*wanted, bytes_max, most if rows_max is None else min(most, rows_max))
-    return found, *as_arrow.message(found.schema_ids, found.rows)
+    page_rows = snapshots.rows(*place, bytes_max, most if rows_max is None else min(most, rows_max))
+    return page_rows, *as_arrow.message(page_rows.schema_ids, page_rows.rows)

@@ -120,10 +120,10 @@ async def get_producer_offsets(context: ServerContext, call: ServerCall) -> Mess
     """Return the unexpired offsets of a producer id."""
     producer_id = call.message.producer_id
     _check_producer_id(producer_id)
-    found = await context.in_coordinator(context.store.producer_offsets, producer_id, context.clock.now_ms())
-    if found is None:
+    stored = await context.in_coordinator(context.store.producer_offsets, producer_id, context.clock.now_ms())
+    if stored is None:
         return pb.GetProducerOffsetsResponse()
-    expires_ms, offsets = found
+    expires_ms, offsets = stored
     response = parse(pb.GetProducerOffsetsResponse, offsets)
     response.producer_id = producer_id
     response.expiration_time = expires_ms

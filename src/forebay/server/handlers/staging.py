@@ -109,12 +109,13 @@ def list_transactions(context: ServerContext, call: ServerCall) -> Message:
     """Return the transactions, of one application if requested."""
     request = call.message
     response = pb.ListTransactionsResponse()
-    found = context.transactions.describe(request.application if request.HasField("application") else None)
-    response.transactions.extend(map(transaction_to_pb, found))
+    transactions = context.transactions.describe(request.application if request.HasField("application") else None)
+    response.transactions.extend(map(transaction_to_pb, transactions))
     return response
 
 
 def transaction_to_pb(each: TransactionDescription) -> pb.PbTransactionInfo:
+    """Return a transaction's description as the message of ListTransactions."""
     return pb.PbTransactionInfo(
         transaction_id=each.transaction_id,
         application=each.application,

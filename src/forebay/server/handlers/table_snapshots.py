@@ -108,12 +108,13 @@ def list_table_snapshots(context: ServerContext, call: ServerCall) -> Message:
     """Return the open table snapshots, of one table if requested."""
     request = call.message
     response = pb.ListTableSnapshotsResponse()
-    found = context.table_snapshots.describe(request.table_id if request.HasField("table_id") else None)
-    response.table_snapshots.extend(map(table_snapshot_to_pb, found))
+    snapshots = context.table_snapshots.describe(request.table_id if request.HasField("table_id") else None)
+    response.table_snapshots.extend(map(table_snapshot_to_pb, snapshots))
     return response
 
 
 def table_snapshot_to_pb(each: SnapshotDescription) -> pb.PbTableSnapshotInfo:
+    """Return a table snapshot's description as the message of ListTableSnapshots."""
     return pb.PbTableSnapshotInfo(
         table_snapshot_id=each.snapshot_id,
         table_id=each.table_id,

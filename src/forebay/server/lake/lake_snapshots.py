@@ -43,9 +43,9 @@ from forebay.server.metadata_store import MetadataStore, OffsetsFile, StoredLake
 
 _LOGGER = logging.getLogger(__name__)
 
-Known = tuple[StoredLakeSnapshot, ...]
+StoredSnapshots = tuple[StoredLakeSnapshot, ...]
 
-KNOWN_MAX = 1000
+SNAPSHOTS_MAX = 1000
 """Maximum number of known snapshots per table, whatever workers ask to keep: each has an offset file, and every commit
 stores all of them. A worker needs an earlier one to mark it readable later (Paimon with deletion vectors)."""
 
@@ -55,8 +55,8 @@ removed. (A lake that refuses every commit would fill the disk.)"""
 
 
 HISTORY_KEPT = 64
-"""So many snapshots before the newest one stay known, whatever workers ask to keep: the lake table may be rolled back
-to one of them."""
+"""The number of snapshots before the newest one that stay known, whatever workers ask to keep: the lake table may be
+rolled back to one of them."""
 
 
 class KnownSnapshot(NamedTuple):
@@ -93,7 +93,7 @@ class LakeSnapshots:
         self._clock = clock
         self._ids = ids
         self._lock = threads.lock()
-        self._known: Mapping[int, Known] = store.lake_snapshots()
+        self._snapshots: Mapping[int, StoredSnapshots] = store.lake_snapshots()
         self._in_lake: dict[int, tuple[OffsetsFile, BucketOffsets]] = {}
         self._unclaimed: dict[int, frozenset[str]] = {}
         """By table id, the files that were unreferenced at the last commit of a new snapshot."""
@@ -102,7 +102,7 @@ class LakeSnapshots:
 
     def last_rounds_ms(self) -> dict[int, int]:
         """Return the commit time of each table's newest snapshot, by table id."""
-        return {table_id: known[-1].committed_ms for table_id, known in self._known.items()}
+        return {table_id: snapshots[-1].committed_ms for table_id, snapshots in self._snapshots.items()}
 
     # ---- a round's two steps ----------------------------------------------------------------------------------------
 
@@ -119,9 +119,9 @@ class LakeSnapshots:
                 )
         complete = BucketOffsets(info.table_id, dict(offsets))
         with self._lock:
-            known = self._known.get(info.table_id)
-            if merge and known:
-                complete = self._read(info, known[-1].tiered).merged(complete)
+            snapshots = self._snapshots.get(info.table_id)
+            if merge and snapshots:
+                complete = self._read(info, snapshots[-1].tiered).merged(complete)
             folder = names.lake_offsets_folder(info.path, info.table_id)
             self._fs.make_directories(names.join(self._data_dir, folder))
             file = names.lake_offsets_file(folder, self._ids.token_hex())
@@ -134,8 +134,8 @@ class LakeSnapshots:
         prepared = self._prepared.setdefault(table_id, deque())
         prepared.append(newest)
         if len(prepared) > PREPARED_MAX:
-            needed = {file.path for snapshot in self._known.get(table_id, ()) for file in snapshot.files}
-            self._remove({prepared.popleft()} - needed)
+            referenced = {file.path for snapshot in self._snapshots.get(table_id, ()) for file in snapshot.files}
+            self._remove({prepared.popleft()} - referenced)
 
     def commit(self, info: TableInfo, commit: LakeSnapshotCommit) -> None:
         """Register a lake snapshot, durably, and forget the earlier ones that it does not keep.
@@ -145,48 +145,54 @@ class LakeSnapshots:
         table.
         """
         with self._lock:
-            known = self._known.get(info.table_id, ())
+            snapshots = self._snapshots.get(info.table_id, ())
             snapshot = StoredLakeSnapshot(
                 commit.snapshot_id,
                 self._clock.now_ms(),
-                self._file(info, commit.tiered_path, known),
-                None if commit.readable_path is None else self._file(info, commit.readable_path, known),
+                self._file(info, commit.tiered_path, snapshots),
+                None if commit.readable_path is None else self._file(info, commit.readable_path, snapshots),
             )
-            there = known
+            there = snapshots
             if commit.replaces is not None:
-                there = self._rolled_back(info, known, snapshot, commit.replaces)
-            kept = _bounded(self._with(info, there, snapshot, commit.earliest_to_keep))
-            self._store.put_lake_snapshots(info.table_id, kept)
-            self._known = {**self._known, info.table_id: kept}
-            unneeded = {file.path for s in known for file in s.files} - {file.path for s in kept for file in s.files}
-            if commit.snapshot_id not in {s.snapshot_id for s in known}:
-                unneeded |= self._never_claimed(info, kept)
+                there = self._rolled_back(info, snapshots, snapshot, commit.replaces)
+            retained = _bounded(self._with(info, there, snapshot, commit.earliest_to_keep))
+            self._store.put_lake_snapshots(info.table_id, retained)
+            self._snapshots = {**self._snapshots, info.table_id: retained}
+            unneeded = {file.path for s in snapshots for file in s.files} - {
+                file.path for s in retained for file in s.files
+            }
+            if commit.snapshot_id not in {s.snapshot_id for s in snapshots}:
+                unneeded |= self._never_claimed(info, retained)
             self._remove(unneeded)
 
-    def _with(self, info: TableInfo, known: Known, new: StoredLakeSnapshot, earliest_to_keep: int | None) -> Known:
-        ids = [snapshot.snapshot_id for snapshot in known]
+    def _with(
+        self, info: TableInfo, snapshots: StoredSnapshots, new: StoredLakeSnapshot, earliest_to_keep: int | None
+    ) -> StoredSnapshots:
+        ids = [snapshot.snapshot_id for snapshot in snapshots]
         if new.snapshot_id in ids:
             place = ids.index(new.snapshot_id)
-            again = replace(new, readable=new.readable or known[place].readable)
-            if new.tiered.crc == known[place].tiered.crc:
-                again = replace(again, tiered=known[place].tiered)  # the file that the lake snapshot names
-            before, after = known[:place], known[place + 1 :]
-            return (*(before if after else _kept(before, earliest_to_keep)), again, *after)
-        if known and self._goes_back(info, known[-1], new):
+            again = replace(new, readable=new.readable or snapshots[place].readable)
+            if new.tiered.crc == snapshots[place].tiered.crc:
+                again = replace(again, tiered=snapshots[place].tiered)  # the file that the lake snapshot names
+            before, after = snapshots[:place], snapshots[place + 1 :]
+            return (*(before if after else _retained(before, earliest_to_keep)), again, *after)
+        if snapshots and self._goes_back(info, snapshots[-1], new):
             if new.readable is None or new.readable.path == new.tiered.path:
                 raise Conflict(
                     f"lake snapshot {new.snapshot_id} of table {info.path} holds less of the log than snapshot "
                     f"{ids[-1]}, which is known already: its worker was overtaken by another one",
                     ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
                 )
-            return (*_kept(known[:-1], earliest_to_keep), new, known[-1])
-        return (*_kept(known, earliest_to_keep), new)
+            return (*_retained(snapshots[:-1], earliest_to_keep), new, snapshots[-1])
+        return (*_retained(snapshots, earliest_to_keep), new)
 
-    def _rolled_back(self, info: TableInfo, known: Known, new: StoredLakeSnapshot, replaces: str) -> Known:
+    def _rolled_back(
+        self, info: TableInfo, snapshots: StoredSnapshots, new: StoredLakeSnapshot, replaces: str
+    ) -> StoredSnapshots:
         """Return what is known of the history that `new` ends, after the lake table was rolled back."""
-        newest = known[-1] if known else None
+        newest = snapshots[-1] if snapshots else None
         if newest is not None and newest.offsets_name == new.offsets_name != replaces:
-            return known  # this was registered before
+            return snapshots  # this was registered before
         if newest is None or newest.offsets_name != replaces:
             raise Conflict(
                 f"lake snapshot {new.snapshot_id} of table {info.path} shall replace one with the offsets {replaces!r},"
@@ -200,26 +206,28 @@ class LakeSnapshots:
             newest.snapshot_id,
             new.snapshot_id,
         )
-        names_of = [snapshot.offsets_name for snapshot in known]
+        names_of = [snapshot.offsets_name for snapshot in snapshots]
         if new.offsets_name in names_of:
             place = names_of.index(new.offsets_name)
-            return (*known[:place], replace(known[place], snapshot_id=new.snapshot_id))
-        return tuple(s for s in known[:-1] if s.snapshot_id != new.snapshot_id and not self._goes_back(info, s, new))
+            return (*snapshots[:place], replace(snapshots[place], snapshot_id=new.snapshot_id))
+        return tuple(
+            s for s in snapshots[:-1] if s.snapshot_id != new.snapshot_id and not self._goes_back(info, s, new)
+        )
 
     def _goes_back(self, info: TableInfo, newest: StoredLakeSnapshot, new: StoredLakeSnapshot) -> bool:
         before, after = self._read(info, newest.tiered).offsets, self._read(info, new.tiered).offsets
         return any(after.get(bucket, -1) < offset for bucket, offset in before.items())
 
-    def _never_claimed(self, info: TableInfo, kept: Known) -> frozenset[str]:
+    def _never_claimed(self, info: TableInfo, retained: StoredSnapshots) -> frozenset[str]:
         """Return the files of rounds that can no longer commit: see the module."""
         folder = names.lake_offsets_folder(info.path, info.table_id)
-        needed = {file.path for snapshot in kept for file in snapshot.files}
+        referenced = {file.path for snapshot in retained for file in snapshot.files}
         try:
             entries = self._fs.list_directory(names.join(self._data_dir, folder))
         except ForebayError as e:
             _LOGGER.warning("cannot look for unreferenced offset files in %s: %s", folder, e)
             return frozenset()
-        there = frozenset(f"{folder}/{e.name}" for e in entries if names.is_lake_offsets_file(e.name)) - needed
+        there = frozenset(f"{folder}/{e.name}" for e in entries if names.is_lake_offsets_file(e.name)) - referenced
         abandoned = there & self._unclaimed.get(info.table_id, frozenset())
         self._unclaimed[info.table_id] = there - abandoned
         return abandoned
@@ -239,15 +247,15 @@ class LakeSnapshots:
     def newest(self, info: TableInfo) -> KnownSnapshot:
         """Return the newest snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
         with self._lock:
-            known = self._known.get(info.table_id)
-            if not known:
+            snapshots = self._snapshots.get(info.table_id)
+            if not snapshots:
                 raise _missing(f"table {info.path} has no lake snapshot")
-            return self._found(info, known[-1])
+            return self._found(info, snapshots[-1])
 
     def newest_readable(self, info: TableInfo) -> KnownSnapshot:
         """Return the newest snapshot from which a union read may start, and the log offsets where it continues."""
         with self._lock:
-            for snapshot in reversed(self._known.get(info.table_id, ())):
+            for snapshot in reversed(self._snapshots.get(info.table_id, ())):
                 if snapshot.readable is not None:
                     offsets = self._readable_offsets(info, snapshot.readable)
                     return KnownSnapshot(snapshot.snapshot_id, offsets, snapshot.offsets_name)
@@ -256,7 +264,7 @@ class LakeSnapshots:
     def by_id(self, info: TableInfo, snapshot_id: int) -> KnownSnapshot:
         """Return a snapshot that is still known, and how much of the log it holds."""
         with self._lock:
-            for snapshot in self._known.get(info.table_id, ()):
+            for snapshot in self._snapshots.get(info.table_id, ()):
                 if snapshot.snapshot_id == snapshot_id:
                     return self._found(info, snapshot)
         raise _missing(f"table {info.path} has no lake snapshot {snapshot_id}, or it is no longer known")
@@ -270,7 +278,7 @@ class LakeSnapshots:
         Raises `CorruptData` and `StorageFailure` if that cannot be determined.
         """
         with self._lock:
-            for snapshot in reversed(self._known.get(info.table_id, ())):
+            for snapshot in reversed(self._snapshots.get(info.table_id, ())):
                 if snapshot.readable is not None:
                     return self._readable_offsets(info, snapshot.readable).offsets.get(bucket, 0)
         return 0
@@ -287,12 +295,12 @@ class LakeSnapshots:
     def forget(self, table_id: int) -> None:
         """Forget a dropped table, whose metadata and files are already removed."""
         with self._lock:
-            self._known = {key: known for key, known in self._known.items() if key != table_id}
+            self._snapshots = {key: snapshots for key, snapshots in self._snapshots.items() if key != table_id}
             self._in_lake.pop(table_id, None)
             self._unclaimed.pop(table_id, None)
             self._prepared.pop(table_id, None)
 
-    def _file(self, info: TableInfo, path: str, known: Known) -> OffsetsFile:
+    def _file(self, info: TableInfo, path: str, snapshots: StoredSnapshots) -> OffsetsFile:
         folder = names.lake_offsets_folder(info.path, info.table_id)
         parent, _, name = path.rpartition("/")
         if not f"/{parent}".endswith(f"/{folder}") or not names.is_lake_offsets_file(name):
@@ -304,13 +312,13 @@ class LakeSnapshots:
         try:
             data = self._fs.read_bytes(names.join(self._data_dir, file))
         except FileMissing as e:
-            if not known:
+            if not snapshots:
                 raise InvalidRequest(f"there is no file of offsets {path!r} of table {info.path}") from e
             raise Conflict(
                 f"the file of offsets {path!r} of table {info.path} does not exist any more: later rounds have been "
-                f"committed since, the last one as lake snapshot {known[-1].snapshot_id}, so this worker was overtaken."
-                " If no other worker runs, others have made another snapshot of the lake table the newest one: roll it "
-                "back to that one",
+                f"committed since, the last one as lake snapshot {snapshots[-1].snapshot_id}, so this worker was "
+                "overtaken. If no other worker runs, others have made another snapshot of the lake table the newest "
+                "one: roll it back to that one",
                 ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
             ) from e
         _parse(data, info, names.join(self._data_dir, file))
@@ -334,7 +342,7 @@ def _parse(data: bytes, info: TableInfo, path: str) -> BucketOffsets:
     return offsets
 
 
-def _kept(earlier: Known, earliest_to_keep: int | None) -> Known:
+def _retained(earlier: StoredSnapshots, earliest_to_keep: int | None) -> StoredSnapshots:
     """Return the earlier snapshots to keep: those that are asked for (an id that is not among them means all, as in
     Fluss), and the last `HISTORY_KEPT`."""
     first = len(earlier)
@@ -344,11 +352,11 @@ def _kept(earlier: Known, earliest_to_keep: int | None) -> Known:
     return earlier[min(first, max(len(earlier) - HISTORY_KEPT, 0)) :]
 
 
-def _bounded(known: Known) -> Known:
+def _bounded(snapshots: StoredSnapshots) -> StoredSnapshots:
     """Return the newest snapshots, and the one from which readers start."""
-    if len(known) <= KNOWN_MAX:
-        return known
-    older, newer = known[:-KNOWN_MAX], known[-KNOWN_MAX:]
+    if len(snapshots) <= SNAPSHOTS_MAX:
+        return snapshots
+    older, newer = snapshots[:-SNAPSHOTS_MAX], snapshots[-SNAPSHOTS_MAX:]
     readable = [snapshot for snapshot in older if snapshot.readable is not None]
     if readable and all(snapshot.readable is None for snapshot in newer):
         return (readable[-1], *newer[1:])

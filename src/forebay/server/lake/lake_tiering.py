@@ -196,10 +196,10 @@ class TieringManager:
 
     def status(self, table_id: int) -> TieringStatus:
         """Return a table's status. Raises `NotFound`."""
-        found = self.statuses([table_id])
-        if not found:
+        statuses = self.statuses([table_id])
+        if not statuses:
             raise _unknown(table_id)
-        return found[table_id]
+        return statuses[table_id]
 
     def statuses(self, table_ids: Iterable[int]) -> dict[int, TieringStatus]:
         """Return the status of each of these tables that is lake-enabled: time advances once for all of them."""

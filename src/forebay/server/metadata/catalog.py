@@ -50,6 +50,7 @@ from forebay.server.metadata.table_rules import (
 from forebay.server.metadata_store import MetadataStore
 
 _DESCRIBED_BYTES_MAX = 32 << 20
+"""Maximum memory of the cached descriptions."""
 _ENTRY_BYTES = 512
 """Approximate memory of an entry in addition to its text."""
 
@@ -58,42 +59,44 @@ class Descriptions:
     """JSON by table and schema. For the event loop only."""
 
     def __init__(
-        self, told: Callable[[TableDescriptor], TableDescriptor], bytes_max: int = _DESCRIBED_BYTES_MAX
+        self, public_form: Callable[[TableDescriptor], TableDescriptor], bytes_max: int = _DESCRIBED_BYTES_MAX
     ) -> None:
-        """`told`: a descriptor as clients see it, always the same of one descriptor."""
-        self._told = told
+        """`public_form`: a descriptor as clients see it, always the same of one descriptor."""
+        self._public_form = public_form
         self._bytes_max = bytes_max
-        self._made: OrderedDict[tuple[int, int | None], tuple[object, bytes]] = OrderedDict()
+        self._texts: OrderedDict[tuple[int, int | None], tuple[object, bytes]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._texts)
 
     def table(self, info: TableInfo) -> bytes:
         """The descriptor of a table as it is now."""
         descriptor = info.descriptor
-        return self._get((info.table_id, None), info, lambda: json_serde.descriptor_to_json(self._told(descriptor)))
+        return self._get(
+            (info.table_id, None), info, lambda: json_serde.descriptor_to_json(self._public_form(descriptor))
+        )
 
     def schema(self, table_id: int, schema_id: int, schema: Schema) -> bytes:
         """One schema of a table."""
         return self._get((table_id, schema_id), schema, lambda: json_serde.schema_to_json(schema))
 
     def _get(self, key: tuple[int, int | None], of: object, describe: Callable[[], Any]) -> bytes:
-        made = self._made.get(key)
-        if made is not None and made[0] is of:  # an altered table is another object
-            self._made.move_to_end(key)
-            return made[1]
+        cached = self._texts.get(key)
+        if cached is not None and cached[0] is of:  # an altered table is another object
+            self._texts.move_to_end(key)
+            return cached[1]
         text = json_serde.dumps(describe())
-        if made is not None:
+        if cached is not None:
             self._forget(key)
-        self._made[key] = (of, text)
+        self._texts[key] = (of, text)
         self._bytes += len(text) + _ENTRY_BYTES
         while self._bytes > self._bytes_max:
-            self._forget(next(iter(self._made)))
+            self._forget(next(iter(self._texts)))
         return text
 
     def _forget(self, key: tuple[int, int | None]) -> None:
-        self._bytes -= len(self._made.pop(key)[1]) + _ENTRY_BYTES
+        self._bytes -= len(self._texts.pop(key)[1]) + _ENTRY_BYTES
 
 
 DEFAULT_DATABASE = "fluss"
@@ -145,6 +148,7 @@ class LiveTable:
         self.info: TableInfo = table.info  # after the schemas that it may name; every write asks for it
 
     def schema_by_id(self, schema_id: int) -> Schema:
+        """Return a version of the table's schema. Raises `NotFound` (SCHEMA_NOT_EXIST)."""
         schema = self.current.schemas.get(schema_id)
         if schema is None:
             raise NotFound(
@@ -199,6 +203,9 @@ class TableCatalog:
         return info
 
     def create_database(self, info: DatabaseInfo, ignore_if_exists: bool) -> None:
+        """Create a database; the times in `info` are ignored. Raises `AlreadyExists` unless `ignore_if_exists`, and
+        `InvalidRequest` for an invalid name.
+        """
         check_database_name(info.name)
         with self._changing:
             if info.name in self._databases:
@@ -213,6 +220,9 @@ class TableCatalog:
     def alter_database(
         self, name: str, to_set: Mapping[str, str], to_reset: Sequence[str], comment: str | None
     ) -> None:
+        """Change a database's custom properties: `to_reset` are removed, also if they are in `to_set`. A `comment` of
+        None keeps the current one. Raises `NotFound` (DATABASE_NOT_EXIST).
+        """
         with self._changing:
             info = self.database(name)
             properties = {k: v for k, v in {**info.custom_properties, **to_set}.items() if k not in to_reset}
@@ -265,6 +275,11 @@ class TableCatalog:
         return self._tables_by_id.get(table_id)
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, ignore_if_exists: bool) -> None:
+        """Create a table, and first its lake table if it is to be tiered. Defaults complete the description.
+
+        Raises `InvalidRequest` if the description is invalid or exceeds a limit, `NotFound` if the database does not
+        exist, `AlreadyExists` unless `ignore_if_exists`, and the lake's errors.
+        """
         check_table_path(path)
         limits = self._limits
         complete = with_defaults(descriptor, limits.bucket_count_default, limits.replication_factor_default)
@@ -338,6 +353,11 @@ class TableCatalog:
     # ---- partitions -------------------------------------------------------------------------------------------------
 
     def create_partition(self, path: TablePath, spec: Mapping[str, str], ignore_if_exists: bool) -> None:
+        """Create the partition of a table that `spec` names, a value for each partition column.
+
+        Raises `NotFound` if the table does not exist, `InvalidRequest` for a table without partitions, an invalid value
+        or one partition too many, and `AlreadyExists` unless `ignore_if_exists`.
+        """
         with self._changing:
             table = self.table(path)
             resolved = resolve_spec(_partitioned(table), spec, creating=True)

@@ -197,8 +197,8 @@ class LakeTables:
         if not descriptor.lake_enabled or self._settings.format is None:
             return descriptor
         prefix = f"table.datalake.{self._settings.format}."
-        told = {prefix + key: value for key, value in self._public_options.items()}
-        return replace(descriptor, properties={**descriptor.properties, **told})
+        lake_options = {prefix + key: value for key, value in self._public_options.items()}
+        return replace(descriptor, properties={**descriptor.properties, **lake_options})
 
     # ---- scheduling of tiering --------------------------------------------------------------------------------------
 
@@ -219,6 +219,7 @@ class LakeTables:
             self._schedule(info)
 
     def altered(self, before: TableInfo, after: TableInfo) -> None:
+        """Start, stop or adjust the tiering of a table that has been altered. No effect on a server without tiering."""
         if self._tiering is None:
             return
         if before.lake_enabled and not after.lake_enabled:

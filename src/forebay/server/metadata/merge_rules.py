@@ -90,11 +90,11 @@ def check_schema_functions(descriptor: TableDescriptor, schema: Schema) -> None:
 def check_altered_options(descriptor: TableDescriptor) -> None:
     """Raise `InvalidRequest` if options that were altered ask for other aggregate functions than the columns have."""
     check_schema_functions(descriptor, descriptor.schema)
-    named = with_function_options(descriptor).schema
-    for column, asked in zip(descriptor.schema.columns, named.columns):
-        if column.aggregate != asked.aggregate:
+    requested = with_function_options(descriptor).schema
+    for column, requested_column in zip(descriptor.schema.columns, requested.columns):
+        if column.aggregate != requested_column.aggregate:
             raise InvalidRequest(
-                f"'fields.{column.name}.agg' = '{asked.aggregate}' cannot be set: the function of a column is fixed "
-                "when the column is created",
+                f"'fields.{column.name}.agg' = '{requested_column.aggregate}' cannot be set: the function of a column "
+                "is fixed when the column is created",
                 ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
             )

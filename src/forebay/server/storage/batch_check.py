@@ -18,8 +18,8 @@ def check_log_batches(table: LiveTable, records: bytes | memoryview) -> list[tup
     """
     info = table.info
     log_format = info.descriptor.log_format
-    found = list(iter_headers(records))
-    for position, header in found:
+    headers = list(iter_headers(records))
+    for position, header in headers:
         if not 0 < header.schema_id <= info.schema_id:
             verify_crc(records, position, header)  # the schema id of a damaged batch means nothing
             raise NotFound(
@@ -45,4 +45,4 @@ def check_log_batches(table: LiveTable, records: bytes | memoryview) -> list[tup
                 f"the batch does not fit log table {info.path}, whose log format is {log_format.value}: {e.message}",
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             ) from e
-    return found
+    return headers

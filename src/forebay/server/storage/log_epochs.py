@@ -1,16 +1,16 @@
-"""Epochs of a server's logs: whether a position that a client has stored belongs to the logs that are here.
+"""Epochs of a server's logs: whether a position that a client has stored belongs to this server's logs.
 
-An *epoch* is random text. A new one begins when logs may have gone back to an earlier state: when the data directory is
-a copy, or was put back in place of a newer state, when the machine lost power (records that were shown and not synced
-may be gone), and when a log lost records that readers have seen. The server remembers its *lineage*, the epochs before,
-and for each bucket the offset at which each later epoch began, the end of the log when the bucket is opened first. It
-is stored before anything is appended.
+An *epoch* is random text. A new one begins when logs may have gone back to an earlier state: the data directory is a
+copy, or an older state was restored in its place; the machine lost power, so that records that were visible but not
+synced may be gone; or a log lost records that readers have seen. The server remembers its *lineage*, which is all
+earlier epochs. For each bucket it also remembers the offset at which each later epoch began: the end of the log when
+the bucket is first opened in that epoch, stored before anything is appended.
 
 A position (epoch, offset) belongs to a log if the epoch is the newest one, or if it is in the lineage and no later
-epoch began below the offset: up to there all of them have the same records. A needless epoch does no harm therefore:
-it refuses no offset at or below the log's end at its beginning. All others are refused.
+epoch began below the offset, because up to there the epochs have the same records. All other positions are refused. An
+unnecessary epoch therefore does no harm: it refuses no offset up to the log's end at its beginning.
 
-Counters of ids go on behind random gaps in a copy, so that two servers that were one do not give the same id to two
+In a copy, counters of ids continue after random gaps, so that the copy and the original do not give the same id to two
 tables, writers or transactions.
 
 Format: docs/format/log_epochs.md. Prior art: the leader epochs of Kafka (KIP-101, KIP-320).
@@ -113,10 +113,9 @@ class LogEpochs:
             )
 
     def opened(self, bucket: TableBucket, end: int, shown: int) -> bool:
-        """Note that a bucket's log was opened and ends at `end`. Return whether `save` must be called before anything
-        is appended to it.
+        """Record that a bucket's log was opened and ends at `end`; return whether `save` must precede the first append.
 
-        `shown` is the offset up to which clients may have read it before.
+        `shown` is the offset up to which clients may have read the log before.
         """
         with self._lock:
             starts = self._starts.get(bucket, {})
@@ -132,8 +131,8 @@ class LogEpochs:
             return bucket in self._unsaved
 
     def save(self) -> None:
-        """Make the offsets of all buckets that were opened durable. As long as nothing is appended, opening a bucket
-        again finds the same one, so that many can be stored in one step."""
+        """Make the offsets of all opened buckets durable, many in one step. That may wait until the first append: until
+        then, opening a bucket again finds the same offset."""
         with self._lock:
             if self._unsaved:
                 self._store.put_log_epoch_starts(self._unsaved.values())
@@ -153,9 +152,9 @@ class LogEpochs:
         return number
 
     def epoch_at(self, bucket: TableBucket, offset: int) -> str:
-        """The oldest epoch whose log has the same records as a bucket's up to `offset`: the one by which to name it.
+        """Return the epoch for a position: the oldest one whose log has the bucket's records up to `offset`.
 
-        The older it is, the more servers know it: all that were restored from copies that have these records.
+        An older epoch is known to more servers: to all that were restored from copies with these records.
         """
         epochs = self._epochs
         if len(epochs) == 1:

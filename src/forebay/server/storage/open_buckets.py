@@ -1,12 +1,12 @@
-"""Which buckets are open, who uses them, and which one is closed next.
+"""The open buckets, the uses of each, and the choice of the one to close next.
 
-An open bucket costs descriptors, address space and memory. So the number of open buckets is limited: when there are
-more, the least recently used one is closed, unless it is in use. It is reopened on demand. The limit yields to need:
-buckets in use, and those that a scan or a table snapshot reads, stay open, however many they are.
+An open bucket costs descriptors, address space and memory, so the number of open buckets is limited. Beyond the limit,
+the least recently used bucket is closed; it is reopened on demand. Buckets in use, and buckets that a scan or a table
+snapshot reads, stay open even beyond the limit.
 
 Nouns: a *use* is a request, or maintenance work, between `begin` and `end`. A bucket that was closed in this way is
-*parked*: its files are synced and known to be whole, and its most requested facts are remembered (`ParkedBucket`),
-so that a reader at the end of its log need not open it.
+*parked*: its files are synced and complete, and the facts that are requested most are kept (`ParkedBucket`), so that a
+reader at the end of its log need not open it.
 
 Threads: everything here may be called from any thread.
 """

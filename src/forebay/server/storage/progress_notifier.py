@@ -1,4 +1,4 @@
-"""Waking long polls: waiters for a bucket's growth are notified, on the event loop, when its high watermark moves."""
+"""Wakes long polls: notifies waiters of a bucket, on the event loop, when its high watermark moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProgressNotifier:
 
     @any_thread
     def progressed(self, bucket: TableBucket) -> None:
-        """Wake the waiters of `bucket`, which has new records, or is gone; tiering notes a lake table's rows."""
+        """Wake the waiters of `bucket`, which has new records or was dropped; notify tiering of a lake table's rows."""
         if bucket in self._waiters:  # a stale read is harmless: a waiter checks once more after it has registered
             self._loop.call_soon_threadsafe(self._wake, bucket)
         if bucket.table_id in self._tiering.table_ids:
@@ -32,7 +32,7 @@ class ProgressNotifier:
 
     @property
     def waiting(self) -> int:
-        """How many waits there are: one for each bucket of a fetch."""
+        """Return the number of waits: one for each bucket of a fetch."""
         return sum(map(len, list(self._waiters.values())))
 
     def watch(self, event: asyncio.Event, bucket: TableBucket) -> None:

@@ -10,7 +10,7 @@ the receiver of the command gets the results.
 The high watermark, up to which clients read, follows what is durable. A write with acks=1 or 0 is visible as soon as it
 is acknowledged, before it is durable: its writer asked for that (docs/design/0006-durability-by-acks.md), and readers
 of such a table accept it. The rows of a decided transaction are visible in a primary-key table before its log is
-synced, because what is staged outlasts a power failure.
+synced, because the staged rows survive a power failure.
 """
 
 from __future__ import annotations
@@ -204,8 +204,10 @@ class BucketReplica:
         self._prepare_to_write()
         appended: list[tuple[int, AppendResult]] = []
         for together, batches in self._runs(requests):
-            found = self._append_together(together, batches) if batches else None
-            appended += [self._append_alone(request) for request in together] if found is None else found
+            together_results = self._append_together(together, batches) if batches else None
+            appended += (
+                [self._append_alone(request) for request in together] if together_results is None else together_results
+            )
         results = [result for _, result in appended]
         unsynced_end, is_synced = -1, False
         for request, (end, result) in zip(requests, appended, strict=True):
@@ -225,49 +227,51 @@ class BucketReplica:
         return results
 
     def _runs(self, requests: Sequence[Append]) -> Iterator[tuple[Sequence[Append], Sequence[PlainBatch]]]:
-        """Plain requests that follow each other, with their batches, and each of the others alone, without."""
+        """Yield runs of consecutive plain requests with their batches, and each other request alone without a batch."""
         info, records = self.table.info, [each.records for each in requests]
         if info.descriptor.log_format is LogFormat.ARROW and set(map(type, records)) == {bytes}:
             layout = message_codec(self.table.schema_by_id(info.schema_id).columns).layout
-            found = read_plain(
+            batches = read_plain(
                 records,  # type: ignore[arg-type]
                 layout, info.schema_id, self.log.config.batch_bytes_max, DECODED_BYTES_MAX,
             )  # fmt: skip
-            if None not in found:
-                yield requests, found  # type: ignore[misc]
+            if None not in batches:
+                yield requests, batches  # type: ignore[misc]
                 return
         else:
-            found = [None] * len(requests)
+            batches = [None] * len(requests)
         first = 0
-        for place, batch in enumerate(found):
+        for place, batch in enumerate(batches):
             if batch is None:
                 if first < place:
-                    yield requests[first:place], found[first:place]  # type: ignore[misc]
+                    yield requests[first:place], batches[first:place]  # type: ignore[misc]
                 yield requests[place : place + 1], ()
                 first = place + 1
         if first < len(requests):
-            yield requests[first:], found[first:]  # type: ignore[misc]
+            yield requests[first:], batches[first:]  # type: ignore[misc]
 
     def _append_together(
         self, requests: Sequence[Append], batches: Sequence[PlainBatch]
     ) -> list[tuple[int, AppendResult]] | None:
-        """The end offset and the result of each request; None, and nothing is appended, if they have to be appended
-        one after the other: some may fit where all do not."""
+        """Append all requests at once; return the end offset and the result of each.
+
+        Returns None, with nothing appended, if that fails. The caller then appends one request after the other,
+        because some of them may still fit on the disk."""
         try:
             self._reserve.require(sum([batch.size_bytes for batch in batches]))
-            found = self.log.append_together([each.records for each in requests], batches)  # type: ignore[misc]
+            outcomes = self.log.append_together([each.records for each in requests], batches)  # type: ignore[misc]
         except ForebayError:
             return None
         return [
             (each[1], AppendResult(each[0])) if type(each) is tuple else (-1, AppendResult(error=each))  # type: ignore[arg-type]
-            for each in found
+            for each in outcomes
         ]
 
     def _append_alone(self, request: Append) -> tuple[int, AppendResult]:
         try:
             self._reserve.require(len(request.records))
-            found = check_log_batches(self.table, request.records)
-            appended = self.log.append_as_leader(request.records, batches=found)
+            headers = check_log_batches(self.table, request.records)
+            appended = self.log.append_as_leader(request.records, batches=headers)
         except ForebayError as e:
             return -1, AppendResult(error=e)
         return appended.next_offset, AppendResult(appended.base_offset)
@@ -356,12 +360,15 @@ class BucketReplica:
 
     @blocking
     def take_offline_unless_written(self, writer_id: int, batches: int, cause: ForebayError) -> None:
-        """Accept no write until the bucket is opened again, which writes what is decided, if some of it is missing."""
+        """Accept no write until the bucket is opened again, if rows of a decided transaction are missing.
+
+        Opening the bucket writes them.
+        """
         if self.log.last_sequence(writer_id) + 1 < batches:
             self.log.take_offline(cause)
 
     def show_decided(self) -> None:
-        """Make visible what a `DecidedCommand` has written to a log table."""
+        """Make the rows that a `DecidedCommand` has written to a log table visible."""
         if self._kv is None:  # else it is visible, and clients' puts may be in the log that the state does not have yet
             self._raise_high_watermark(self.log.synced_offset)
 

@@ -48,6 +48,7 @@ from forebay.server.storage.slow_progress import SlowProgress
 _LOGGER = logging.getLogger(__name__)
 
 _CLOSING_THREADS = 8
+"""Buckets that are closed at a time when the server stops."""
 
 _DAMAGE_SECONDS = 30.0
 """How long an error of damage answers for a bucket, before its files are read again."""
@@ -64,6 +65,7 @@ class WrittenAndRead(NamedTuple):
     bytes_out: int = 0
 
     def plus(self, replica: BucketReplica) -> WrittenAndRead:
+        """Return these totals plus what `replica` has counted since it was opened."""
         counters = replica.counters
         return WrittenAndRead(
             self.records + replica.log.log_end_offset - counters.first_offset,
@@ -76,17 +78,17 @@ _NOTHING = WrittenAndRead()
 
 
 class DecidedWork(Protocol):
-    """What transactions that are decided still have to write. Called in any thread."""
+    """The writes that decided transactions still have to make. Called in any thread."""
 
     unfinished: frozenset[int]
     """The ids of tables of which such a transaction has written some rows, or none yet."""
 
     def writers(self, bucket: TableBucket) -> Collection[int]:
-        """The writer ids of the transactions that may have something to write to a bucket."""
+        """Return the writer ids of the transactions that may still write to a bucket."""
         ...
 
     def write(self, replica: BucketReplica) -> None:
-        """Write all that there is for a bucket that is being opened, before any request uses it."""
+        """Write all rows that are missing in a bucket that is being opened, before any request uses it."""
         ...
 
 
@@ -396,12 +398,12 @@ class ReplicaManager:
         return replica
 
     def _known_end(self, bucket: TableBucket, log_folder: str) -> StoredMarks | None:
-        """What an earlier process has noted of the end of a log, as far as that proves something."""
-        known = self._ends.stored_marks(bucket)
-        if known is None or known.written is None or self._was_closed(bucket):
-            return known
+        """Return the marks of a log's end that an earlier process stored, without those that prove nothing now."""
+        marks = self._ends.stored_marks(bucket)
+        if marks is None or marks.written is None or self._was_closed(bucket):
+            return marks
         is_same_cache = not self._ends.witnesses.isdisjoint(self._witnesses(log_folder))
-        return known if is_same_cache else known._replace(written=None)
+        return marks if is_same_cache else marks._replace(written=None)
 
     def _was_closed(self, bucket: TableBucket) -> bool:
         """Return whether a bucket that is opened for the first time was closed cleanly before the start."""
@@ -455,9 +457,9 @@ class ReplicaManager:
         Raises the error of taking a snapshot, with none left open, and `Unavailable` while a transaction takes long to
         write its rows, and if the table has got or lost a partition since its buckets were listed.
         """
-        taken: dict[TableBucket, KvSnapshot] = {}
+        snapshots: dict[TableBucket, KvSnapshot] = {}
         if not replicas:
-            return taken
+            return snapshots
         table = replicas[0].table
         try:
             with table.commit_gate.closed(_COMMIT_SECONDS) as is_quiet:
@@ -477,29 +479,29 @@ class ReplicaManager:
                             ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
                         )
                     for replica in replicas:
-                        taken[replica.bucket] = replica.kv.snapshot()
+                        snapshots[replica.bucket] = replica.kv.snapshot()
         except BaseException:
-            for snapshot in taken.values():
+            for snapshot in snapshots.values():
                 snapshot.close()
             raise
-        return taken
+        return snapshots
 
     # ---- for metrics ------------------------------------------------------------------------------------------------
 
     def written_and_read(self) -> dict[int, WrittenAndRead]:
-        """What was written to each table and read from its log since the start, by table id."""
+        """Return the records and bytes written to each table and read from its log since the start, by table id."""
         with self._lock:
-            found = dict(self._closed_counts)
+            totals = dict(self._closed_counts)
             for replica in self._open.all():
                 table_id = replica.bucket.table_id
-                found[table_id] = found.get(table_id, _NOTHING).plus(replica)
-        return found
+                totals[table_id] = totals.get(table_id, _NOTHING).plus(replica)
+        return totals
 
     def _counts(self, table_id: int) -> WrittenAndRead:
         return self._closed_counts.get(table_id, _NOTHING)
 
     def known_ends(self, table: LiveTable) -> dict[TableBucket, int]:
-        """The offsets up to which clients read a table's buckets, but for those that were never opened."""
+        """Return the offsets up to which clients read a table's buckets, without buckets that were never opened."""
         partitions = table.current.partitions_by_id
         ends: dict[TableBucket, int] = {}
         for bucket in buckets_of(table.info, list(partitions)):
@@ -510,12 +512,12 @@ class ReplicaManager:
         return ends
 
     def row_counts(self) -> dict[int, int]:
-        """The rows of open buckets of primary-key tables, by table id, where they are known."""
-        found: dict[int, int] = {}
+        """Return the number of rows in open buckets of primary-key tables, by table id, where it is known."""
+        counts: dict[int, int] = {}
         for replica in self._open.all():
             if replica.has_kv and not replica.closed and (count := replica.kv.row_count) is not None:
-                found[replica.bucket.table_id] = found.get(replica.bucket.table_id, 0) + count
-        return found
+                counts[replica.bucket.table_id] = counts.get(replica.bucket.table_id, 0) + count
+        return counts
 
     @property
     def accepts_writes(self) -> bool:
@@ -523,7 +525,7 @@ class ReplicaManager:
         return self._reserve.is_free()
 
     def disk_bytes(self) -> tuple[int, int]:
-        """The size of the data disk, and how much of it is free."""
+        """Return the size of the data disk and its free space, in bytes."""
         return self._reserve.size_and_free()
 
     @property
@@ -579,12 +581,12 @@ class ReplicaManager:
 
     @blocking
     def sync_ends(self) -> None:
-        """Make durable where logs are known to end, if that has changed."""
+        """Make the known ends of logs durable if they have changed."""
         self._ends.sync_if_due()
 
     @blocking
     def sync_idle(self) -> None:
-        """Sync what weaker acknowledgements left unsynced. A failure takes only its own bucket offline."""
+        """Sync the writes with acks=1 and 0. A failure takes only its own bucket offline."""
         for replica in self.each_open():
             try:
                 replica.sync_idle()
@@ -710,20 +712,20 @@ def refuse_rocksdb(fs: FileSystem, directory: str, tables: Iterable[LiveTable]) 
 
 
 def _log_recovery(log: LogTablet, path: PhysicalTablePath, synced: int) -> None:
-    """Say what opening a log has removed."""
-    found = log.recovery
-    if found.cut_bytes and found.is_cut_exact:
+    """Log a warning with what opening a log has removed."""
+    recovery = log.recovery
+    if recovery.cut_bytes and recovery.is_cut_exact:
         _LOGGER.warning(
             "truncated %d bytes at the end of the log of %s, of writes that were not acknowledged (%s)",
-            found.cut_bytes, path, found.cut_reason,
+            recovery.cut_bytes, path, recovery.cut_reason,
         )  # fmt: skip
-    elif found.cut_bytes:
+    elif recovery.cut_bytes:
         _LOGGER.warning(
             "truncated %d bytes at the end of the log of %s, which a failure of the machine or its disk has left "
             "behind offset %d. The log is known to have been synced up to offset %d (%s)",
-            found.cut_bytes, path, log.log_end_offset, synced, found.cut_reason,
+            recovery.cut_bytes, path, log.log_end_offset, synced, recovery.cut_reason,
         )  # fmt: skip
-    for snapshot in found.unusable_writer_snapshots:
+    for snapshot in recovery.unusable_writer_snapshots:
         _LOGGER.warning("removed the damaged writer snapshot %s: the log was read instead", snapshot)
 
 

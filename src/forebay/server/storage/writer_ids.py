@@ -1,6 +1,6 @@
-"""Ids for writers, taken from the metadata store many at a time, so that a client that needs very many costs little.
+"""Ids for writers. They are reserved in the metadata store many at a time, so that each costs little.
 
-Ids are unique, even after a crash: those of a batch that was taken and not used are never used.
+Ids are unique, even after a crash: ids that were reserved and not handed out are never used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from forebay.server.metadata_store import WRITER_COUNTER, MetadataStore
 
 TAKEN_AT_ONCE = 1000
+"""Ids that one transaction of the metadata store reserves."""
 
 RunChange = Callable[[Callable[[str, int], int], str, int], Awaitable[int]]
 

@@ -69,8 +69,8 @@ class UnchangedKeys:
 
     def _partition(self) -> str:
         partition_id = self.replica.bucket.partition_id
-        found = None if partition_id is None else self.replica.table.current.partitions_by_id.get(partition_id)
-        return "" if found is None else f" in partition {found.name}"
+        partition = None if partition_id is None else self.replica.table.current.partitions_by_id.get(partition_id)
+        return "" if partition is None else f" in partition {partition.name}"
 
     def _keys(self) -> pa.Array:
         return pa.concat_arrays([self._codec.keys_of_put(memoryview(batch.read())) for batch in self._staged])
@@ -79,8 +79,8 @@ class UnchangedKeys:
         keys: list[pa.Array] = []
         for header, data in self.replica.log.iterate_batches(self._since, end):
             if header.record_count:
-                found = self._codec.keys_of_changes(header, data)
-                keys.append(found.slice(max(self._since - header.base_offset, 0)))
+                batch_keys = self._codec.keys_of_changes(header, data)
+                keys.append(batch_keys.slice(max(self._since - header.base_offset, 0)))
             if sum(map(len, keys)) >= _KEYS_AT_ONCE:
                 yield pa.concat_arrays(keys)
                 keys = []

@@ -203,8 +203,8 @@ class TransactionManager:
         for stored in store.transactions():
             self._take_up(_Transaction(stored, clock.monotonic()))
         for transaction_id in files.transactions():
-            found = self._by_id.get(transaction_id)
-            if found is None or found.state is TransactionState.COMMITTED:
+            transaction = self._by_id.get(transaction_id)
+            if transaction is None or transaction.state is TransactionState.COMMITTED:
                 files.remove(transaction_id)
 
     def _take_up(self, transaction: _Transaction) -> None:
@@ -260,12 +260,12 @@ class TransactionManager:
     def _history_of(self, application: str) -> tuple[list[_Transaction], StoredTransaction | None, list[_Transaction]]:
         """(decided, the committed one with the highest version, open) transactions of an application at one moment."""
         with self._lock:
-            known = [(t.state, t) for t in self._by_id.values() if t.stored.application == application]
-        committed = [t.stored for state, t in known if state is TransactionState.COMMITTED]
+            transactions = [(t.state, t) for t in self._by_id.values() if t.stored.application == application]
+        committed = [t.stored for state, t in transactions if state is TransactionState.COMMITTED]
         return (
-            [t for state, t in known if state is TransactionState.DECIDED],
+            [t for state, t in transactions if state is TransactionState.DECIDED],
             max(committed, key=lambda stored: stored.version, default=None),
-            [t for state, t in known if state is TransactionState.OPEN],
+            [t for state, t in transactions if state is TransactionState.OPEN],
         )
 
     def _begun(self, application: str, version: int) -> StoredTransaction:
@@ -679,8 +679,8 @@ class TransactionManager:
             earlier = sorted(
                 each.stored.transaction_id for each in self._of(committed.application, TransactionState.COMMITTED)
             )
-            kept = _LEDGER_VERSIONS if committed.application else _ANONYMOUS_REMEMBERED
-            ids = earlier[: max(len(earlier) + 1 - kept, 0)]
+            count_max = _LEDGER_VERSIONS if committed.application else _ANONYMOUS_REMEMBERED
+            ids = earlier[: max(len(earlier) + 1 - count_max, 0)]
             self._store.put_transaction(committed, ids)
         except ForebayError as e:
             raise Unavailable(
@@ -762,8 +762,8 @@ class TransactionManager:
     def _decided_for(self, bucket: TableBucket) -> list[tuple[_Transaction, list[_DecidedBatch]]]:
         """The decided transactions that write to a bucket, in the order of their decisions."""
         with self._lock:
-            found = [(t, t.work[bucket]) for t in self._by_id.values() if bucket in t.work]
-        return sorted(found, key=lambda each: each[0].stored.writer_id)
+            entries = [(t, t.work[bucket]) for t in self._by_id.values() if bucket in t.work]
+        return sorted(entries, key=lambda each: each[0].stored.writer_id)
 
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -799,8 +799,8 @@ class TransactionManager:
 
     def _each(self, state: TransactionState, work: Callable[[_Transaction], object]) -> None:
         with self._lock:
-            found = [t for t in self._by_id.values() if t.state is state]
-        for transaction in found:
+            transactions = [t for t in self._by_id.values() if t.state is state]
+        for transaction in transactions:
             try:
                 work(transaction)
             except ForebayError as e:
@@ -812,7 +812,7 @@ class TransactionManager:
         Of those without an application only the ones that are not committed.
         """
         with self._lock:
-            found = [
+            transactions = [
                 t
                 for t in self._by_id.values()
                 if application in (None, t.stored.application)
@@ -828,16 +828,16 @@ class TransactionManager:
                 t.stages_found if t.stages is None else len(t.stages),
                 t.staged_bytes,
             )
-            for t in sorted(found, key=lambda t: t.stored.transaction_id)
+            for t in sorted(transactions, key=lambda t: t.stored.transaction_id)
         ]
 
     def totals(self) -> list[tuple[TransactionState, int, int]]:
         """Return how many transactions are open and decided, and what they have staged."""
         with self._lock:
-            found = [t for t in self._by_id.values() if t.state is not TransactionState.COMMITTED]
+            transactions = [t for t in self._by_id.values() if t.state is not TransactionState.COMMITTED]
         totals = []
         for state in (TransactionState.OPEN, TransactionState.DECIDED):
-            these = [t.staged_bytes for t in found if t.state is state]
+            these = [t.staged_bytes for t in transactions if t.state is state]
             totals.append((state, len(these), sum(these)))
         return totals
 

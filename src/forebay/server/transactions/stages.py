@@ -30,6 +30,7 @@ ENTRIES_MAX = 1_000_000
 """Batches of one attempt: a driver keeps the place of each while it commits."""
 
 _OPEN_FILES_MAX = 64
+"""Stage files that stay open for appends; the least recently used ones are closed."""
 _MAGIC = b"FBSTAGE1"
 _ENTRY = struct.Struct("<IIIqqqiHBx")
 """CRC-32C of all that follows with the target columns, bytes of the batch, its CRC-32C, request, table, partition (-1:
@@ -97,15 +98,15 @@ class StageFiles:
 
         `settles`: what the page cache holds of them is written to the disk first.
         """
-        folder, found = self.folder_of(transaction_id), dict[str, Stage]()
+        folder, by_name = self.folder_of(transaction_id), dict[str, Stage]()
         with suppress(FileMissing):
             for entry in self._fs.list_directory(folder):
                 if entry.name.endswith(STAGE_SUFFIX):
                     path = names.join(folder, entry.name)
                     if settles:
                         self._settle(path)
-                    found[entry.name.removesuffix(STAGE_SUFFIX)] = self._recovered(path)
-        return found
+                    by_name[entry.name.removesuffix(STAGE_SUFFIX)] = self._recovered(path)
+        return by_name
 
     def begin(self, transaction_id: int, attempt: str) -> Stage:
         """A new, empty stage. `attempt` is a file name."""

@@ -107,8 +107,8 @@ class ReadFunction(TaskRead):
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The same; errors name the bucket, too."""
         with short_errors(f"reading table {self.info.path}"):
-            options = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.given)}
-            connection = shared_connection(replace(self.settings, given=tuple(sorted(options.items()))))
+            options = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.user_options)}
+            connection = shared_connection(replace(self.settings, user_options=tuple(sorted(options.items()))))
             yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:

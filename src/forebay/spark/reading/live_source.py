@@ -133,7 +133,7 @@ def stream_source(
         source_options[CHANGES_RANGE] = changes.beginning()
     return {
         # Numbers with a point are seconds, which are written in milliseconds.
-        **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.given},
+        **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.user_options},
         **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
         **source_options,
         "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),

@@ -29,9 +29,8 @@ from typing import Any, ClassVar
 from pyspark.sql.types import StructField
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.metadata.predicate import Leaf, LeafFunction, Predicate
+from forebay.metadata.predicate import Leaf, LeafFunction, Predicate, conjuncts
 from forebay.paimon.format.schema import TableSchema
-from forebay.paimon.read.predicates import split_conjuncts
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.bucket_functions import lake_bucketing, letter, runs_on_executors
@@ -120,7 +119,7 @@ class LakeWriteBuilder(WriteBuilder):
             if expression == ALWAYS_TRUE:
                 continue
             predicate = to_predicate(expression, columns_of(schema))
-            for part in [None] if predicate is None else split_conjuncts(predicate):
+            for part in [None] if predicate is None else conjuncts(predicate):
                 item = _named_value(part)
                 if item is None or item[0] not in schema.partition_keys or item[0] in values:
                     return None
