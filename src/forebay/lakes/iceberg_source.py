@@ -102,6 +102,7 @@ class IcebergSplitSerializer(SplitSerializer[LakeSplit]):
         return _SPLIT_VERSION
 
     def serialize(self, split: LakeSplit) -> bytes:
+        """The split as compressed JSON, without its table."""
         split = _ours(split)
         document = {
             "bucket": split.stream_bucket,
@@ -115,6 +116,7 @@ class IcebergSplitSerializer(SplitSerializer[LakeSplit]):
         return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
     def deserialize(self, version: int, data: bytes) -> IcebergLakeSplit:
+        """See `SplitSerializer.deserialize`. Fields that the first release did not write get their defaults."""
         if version > _SPLIT_VERSION:
             raise UnsupportedOperation(f"a split of version {version} is newer than this release, which reads 1")
         try:
@@ -236,6 +238,7 @@ class IcebergRecordReader(RecordReader):
         return self._schema
 
     def read(self) -> Iterator[pa.RecordBatch]:
+        """See `RecordReader.read`. Raises `NotFound` (code LAKE_SNAPSHOT_NOT_EXIST) if the snapshot has expired."""
         left = self._source.limit
         try:
             for batch in self._reading():
@@ -314,6 +317,7 @@ class IcebergLakeSource(LakeSource):
         return replace(self, limit=limit)
 
     def with_filters(self, filters: Sequence[Predicate]) -> FilterResult:
+        """See `LakeSource.with_filters`. Accepts filters that Iceberg can express on the columns of the table."""
         accepted: list[Predicate] = []
         remaining: list[Predicate] = []
         for predicate in filters:
@@ -334,6 +338,7 @@ class IcebergLakeSource(LakeSource):
 
     @lake_errors("the metadata of the lake")
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
+        """See `LakeSource.successor`: the only child of the snapshot. None without a child or with several."""
         # When Java expires the parent, its id remains in the child; pyiceberg's expiry removes it.
         children = [s for s in self.load().metadata.snapshots if s.parent_snapshot_id == snapshot_id]
         if len(children) != 1:

@@ -354,6 +354,7 @@ class IcebergLakeCatalog(LakeCatalog):
         self._options = dict(options)
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
+        """See `LakeCatalog.create_table`. Creates the namespace too. Raises `Conflict` if an existing table differs."""
         definition = definition_of(descriptor)
         with opened(self._options) as catalog:
             try:
@@ -372,6 +373,8 @@ class IcebergLakeCatalog(LakeCatalog):
                 _check_existing(load_table(catalog, path), path, definition, creating)
 
     def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
+        """See `LakeCatalog.alter_table`. Columns and properties change in one commit. Raises `InvalidRequest` if the
+        table is neither as `current` nor as `expected`."""
         before, after = definition_of(current), definition_of(expected)
         added = _added_columns(current, expected)
         with opened(self._options) as catalog:

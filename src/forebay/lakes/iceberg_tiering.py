@@ -92,6 +92,10 @@ class IcebergLakeCommitter(LakeCommitter):
         self._touched: set[Record] = set()
 
     def commit(self, results: Sequence[IcebergWriteResult], properties: Mapping[str, str]) -> LakeCommitResult:
+        """See `LakeCommitter.commit`. The fencing check is repeated on each attempt against the newest metadata.
+
+        Also raises `Conflict` if the table was recreated since the writers opened it.
+        """
         held = {
             **properties,
             USER_PROPERTY: TIERING_USER,
@@ -140,6 +144,7 @@ class IcebergLakeCommitter(LakeCommitter):
         remove_files(table.io, [path for r in results for path in r.paths if path not in committed])
 
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
+        """See `LakeCommitter.get_missing_lake_snapshot`. Age is compared by sequence number: ids are random."""
         table = current_table(self._options, self._context.info.path)
         metadata, newest = table.metadata, newest_tiered(table)
         if newest is None or newest.snapshot_id == latest_known:
@@ -170,6 +175,7 @@ class IcebergLakeCommitter(LakeCommitter):
 
     @lake_errors("the metadata of the lake")
     def restore(self, snapshot_id: int, newest: int | None) -> None:
+        """See `LakeCommitter.restore`. Moves the main branch back to the snapshot; Iceberg keeps undone snapshots."""
         with opened(self._options) as catalog:
             table = load_table(catalog, self._context.info.path)
             there = newest_tiered(table)

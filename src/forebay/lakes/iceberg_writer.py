@@ -168,6 +168,8 @@ class IcebergLakeWriter(LakeWriter):
 
     @lake_errors("a file of the lake")
     def write(self, records: ChangeRows) -> None:
+        """See `LakeWriter.write`. Buffers up to `BUFFER_BYTES` or `BUFFER_ROWS`. Raises `InvalidRequest` after
+        `complete`."""
         if self._completed:
             raise InvalidRequest("the writer is complete; make another one")
         if not self._keyed:
@@ -208,6 +210,10 @@ class IcebergLakeWriter(LakeWriter):
 
     @lake_errors("a file of the lake")
     def complete(self) -> IcebergWriteResult:
+        """The data files and, in a table with a key, the position deletes of rows that the round replaces or deletes.
+
+        The deletes are based on the table's current snapshot, which the result names. Files are deleted on failure.
+        """
         self._flush()
         self._completed = True
         uuid, spec_id = str(self._table.metadata.table_uuid), self._table.metadata.default_spec_id

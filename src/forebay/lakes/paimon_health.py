@@ -128,6 +128,7 @@ class PaimonHealth(LakeHealth):
         return [_info(each) for each in page if each is not None], len(ids)  # some may have expired since
 
     def tags(self) -> list[LakeTag]:
+        """The tags, by snapshot and name. `created` is None for tags that do not record it."""
         return [
             LakeTag(
                 tag.name,
@@ -141,6 +142,7 @@ class PaimonHealth(LakeHealth):
         ]
 
     def planned(self, *, full: bool) -> list[PlannedRewrite]:
+        """See `LakeHealth.planned`: one rewrite for each task of a compaction."""
         return [
             PlannedRewrite(
                 self._partition_name(task.partition),

@@ -88,6 +88,7 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
         return _SPLIT_VERSION
 
     def serialize(self, split: LakeSplit) -> bytes:
+        """The split's bucket and partition values, then Java Paimon's split, whose directory is that of this table."""
         split = _ours(split)
         texts = [value.encode() for value in split.values]
         head = _HEAD.pack(_SPLIT_VERSION, split.stream_bucket, len(texts))
@@ -96,6 +97,7 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
         return head + place + self._codec.encode_split(split.data, directory)
 
     def deserialize(self, version: int, data: bytes) -> PaimonLakeSplit:
+        """The split. Raises `CorruptData` for malformed bytes, `UnsupportedOperation` for a newer version."""
         if version > _SPLIT_VERSION:
             raise UnsupportedOperation(f"a split of version {version} is newer than this release, which reads 1")
         try:
@@ -166,6 +168,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
         return None if self._table.options.deletion_vectors_enabled else tiering_properties(self._snapshot)
 
     def plan(self) -> list[LakeSplit]:
+        """See `Planner.plan`. The plan of a snapshot and its filters is cached by the table."""
         table, snapshot = self._table, self._snapshot
         try:
             if not table.snapshots.exists(snapshot.id):  # its plan may be cached for longer than it exists
@@ -314,6 +317,7 @@ class PaimonLakeSource(LakeSource):
         return replace(self, limit=limit)
 
     def with_filters(self, filters: Sequence[Predicate]) -> FilterResult:
+        """See `LakeSource.with_filters`. Accepts filters that Paimon can apply to the table's columns."""
         accepted: list[Predicate] = []
         remaining: list[Predicate] = []
         for predicate in filters:
@@ -332,6 +336,7 @@ class PaimonLakeSource(LakeSource):
         return PaimonSplitPlanner(self, snapshot_id)
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
+        """See `LakeSource.successor`: the oldest remaining snapshot after it. None if it is the newest."""
         snapshots = self.table.snapshots
         next_id = next((s for s in sorted(snapshots.ids()) if s > snapshot_id), None)
         snapshot = None if next_id is None else snapshots.find(next_id)

@@ -245,6 +245,7 @@ class PaimonLakeCatalog(LakeCatalog):
         self._system_columns = system_columns
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
+        """See `LakeCatalog.create_table`. Creates the database too. Raises `Conflict` if an existing table differs."""
         expected = definition_of(descriptor)
         fields = expected.fields
         if asks_for_system_columns(descriptor, self._system_columns):
@@ -270,6 +271,8 @@ class PaimonLakeCatalog(LakeCatalog):
             )
 
     def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
+        """See `LakeCatalog.alter_table`. All changes are one new schema. Raises `InvalidRequest` if the table is
+        neither as `current` nor as `expected`."""
         table = self._catalog.table(str(path))
         before, after = definition_of(current), definition_of(expected)
         added = _added_columns(current, expected)

@@ -87,6 +87,8 @@ class PaimonLakeWriter(LakeWriter):
         self._completed = False
 
     def write(self, records: ChangeRows) -> None:
+        """See `LakeWriter.write`. Raises `InvalidRequest` after `complete`, and for changes in a table without a
+        key."""
         if self._completed:
             raise InvalidRequest("the writer is complete; make another one")
         if len(records) == 0:
@@ -156,6 +158,8 @@ class PaimonLakeCommitter(LakeCommitter):
         self._base = context.base
 
     def commit(self, results: Sequence[PaimonWriteResult], properties: Mapping[str, str]) -> LakeCommitResult:
+        """See `LakeCommitter.commit`. Compactions of the writers follow as a snapshot of their own, which is returned
+        then."""
         held = {**properties, **self._context.properties}
         messages = [m for r in results for m in r.messages]
         rows = tuple(replace(m, compact=CompactIncrement()) for m in messages)

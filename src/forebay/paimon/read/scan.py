@@ -120,6 +120,10 @@ class LakeScan(Scan):
         return LakeScan(self._table, self._name, request, self._as_of, self._fixed)
 
     def pinned(self) -> Scan:
+        """The scan, fixed to the snapshot that is current now; later commits do not change it.
+
+        A scan of changes or with a limit is fixed by reading its rows into memory.
+        """
         if self._fixed is not None:
             return self
         if self._request.limit is not None or self._reads_changes(self._table):

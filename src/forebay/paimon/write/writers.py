@@ -158,6 +158,7 @@ class KeyValueWriter:
         return pa.RecordBatch.from_arrays([*keys, *batch.columns], schema=self._schema)
 
     def prepare(self) -> DataIncrement:
+        """Flush the buffer and finish all files, including changelog files. The writer continues with new files."""
         self.flush()
         files = self._files.close()
         changes = self._changelog.close() if self._changelog is not None else []
@@ -167,6 +168,7 @@ class KeyValueWriter:
         return DataIncrement(new_files=tuple(files), changelog_files=tuple(changes))
 
     def abort(self) -> None:
+        """Discard the buffered rows and delete the files, including changelog files, since the last `prepare`."""
         self._forget()
         self._files.abort()
         self._files = self._new_files(self._settings)
