@@ -91,8 +91,8 @@ def letter(t: DataType, *, is_canonical: bool = False) -> str | None:
         return f"T{t.precision}"
     if t.root is TypeRoot.TIME:
         return f"t{t.precision}"
-    found = _LETTERS.get(t.root)
-    return found.lower() if found is not None and is_canonical and t.root in _FLOATS else found
+    symbol = _LETTERS.get(t.root)
+    return symbol.lower() if symbol is not None and is_canonical and t.root in _FLOATS else symbol
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def live_bucketing(info: TableInfo) -> TableBucketing | None:
 
 
 def _bucketing(kind: str, columns: Iterable[str], types: list[str | None], total: int) -> TableBucketing | None:
-    known = [t for t in types if t is not None]
-    return None if len(known) < len(types) else TableBucketing(kind, tuple(columns), tuple(known), total)
+    letters = [t for t in types if t is not None]
+    return None if len(letters) < len(types) else TableBucketing(kind, tuple(columns), tuple(letters), total)
 
 
 def runs_on_executors(jvm: Jvm) -> bool:
@@ -198,12 +198,12 @@ class UnboundBucket(JavaProxy):
 
     def bind(self, struct: JavaObject) -> JavaObject:
         """The function for arguments of these types. Raises `UnsupportedOperation` for types of no bucket key."""
-        given = [field.dataType() for field in struct.fields()]
+        argument_types = [field.dataType() for field in struct.fields()]
         bound = self._planned or self._of_arguments(python_schema(struct).fields)
-        if len(given) != len(bound.types) + (bound.total == 0):
-            raise UnsupportedOperation(f"{self._name} takes {len(bound.types)} columns, not {len(given)}")
+        if len(argument_types) != len(bound.types) + (bound.total == 0):
+            raise UnsupportedOperation(f"{self._name} takes {len(bound.types)} columns, not {len(argument_types)}")
         canonical = self._name if self._planned else f"forebay.{self._name}({' '.join(bound.types)})"
-        arguments = self.jvm.array("org.apache.spark.sql.types.DataType", given)
+        arguments = self.jvm.array("org.apache.spark.sql.types.DataType", argument_types)
         types, make = string_array(self.jvm, bound.types), executor_class(self.jvm, _CLASS)
         return make(self._name, canonical, arguments, bound.kind, types, bound.keys, bound.total, bound.tasks)
 
@@ -220,12 +220,12 @@ class UnboundBucket(JavaProxy):
 
     def _letter(self, kind: str, spark_type: SparkType) -> str:
         try:
-            found = letter(from_spark_column_type(spark_type, "c"), is_canonical=kind in ("fluss", "iceberg"))
+            symbol = letter(from_spark_column_type(spark_type, "c"), is_canonical=kind in ("fluss", "iceberg"))
         except InvalidRequest:
-            found = None
-        if found is None or found[0] not in _TAKEN.get(kind, found):
+            symbol = None
+        if symbol is None or symbol[0] not in _TAKEN.get(kind, symbol):
             raise UnsupportedOperation(f"{self._name}: a bucket key cannot have type {spark_type.simpleString()}")
-        return found
+        return symbol
 
 
 def bucket_function(context: SessionContext, name: str) -> UnboundBucket | None:

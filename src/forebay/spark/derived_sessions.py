@@ -73,9 +73,9 @@ class CatalogOpener(JavaProxy):
         self.attachments: dict[str, Open] = {}
         self._configured = configured
 
-    def apply(self, asked: JavaObject) -> JavaProxy:
-        """Return the catalog for `asked`, a name and its options, in the session that asks."""
-        name, options = str(asked[0]), python_options(asked[1])
+    def apply(self, request: JavaObject) -> JavaProxy:
+        """Return the catalog for `request`, a name and its options, in the active session."""
+        name, options = str(request[0]), python_options(request[1])
         number = options.pop(_ATTACHMENT, None)
         if number is None:
             return self._configured(self.jvm, name, options)(active_session(self.jvm))
@@ -161,11 +161,11 @@ def class_files(jvm: Jvm) -> dict[str, bytes]:
 def _shared_loader(jvm: Jvm) -> JavaObject:
     """The loader of what users add to the driver, which the loaders of all sessions have as an ancestor."""
     loader = jvm.class_("org.apache.spark.util.Utils").getContextOrSparkClassLoader()
-    found = None
+    shared = None
     while loader is not None:
         if str(loader.getClass().getName()) == "org.apache.spark.util.MutableURLClassLoader":
-            found = loader
+            shared = loader
         loader = loader.getParent()
-    if found is None:
+    if shared is None:
         raise LookupError("Spark has no class loader to which classes can be added")
-    return found
+    return shared

@@ -83,9 +83,9 @@ def predicate_of(text: str, columns: Sequence[Column]) -> Predicate:
 
     Raises `InvalidRequest` for what is no filter on `columns`, and for columns that Spark sees with fewer digits.
     """
-    found = as_predicate(text, user_schema(columns))
-    assert found is not None  # as it is for None alone
-    predicate = filters.normalize(found, columns)
+    parsed = as_predicate(text, user_schema(columns))
+    assert parsed is not None  # as it is for None alone
+    predicate = filters.normalize(parsed, columns)
     _require_comparable(text, predicate, {column.name: column for column in columns})
     return predicate
 
@@ -222,19 +222,19 @@ def _listed(text: str, type_name: str) -> list[str]:
         return text.split(", ") if text else []
     texts, position = [], 0
     while position < len(text):
-        found = _QUOTED.match(text, position)
-        if found is None or text[found.end() : found.end() + 2] not in (", ", ""):
+        quoted = _QUOTED.match(text, position)
+        if quoted is None or text[quoted.end() : quoted.end() + 2] not in (", ", ""):
             raise _NotConvertible
-        texts.append(found.group())
-        position = found.end() + 2
+        texts.append(quoted.group())
+        position = quoted.end() + 2
     return texts
 
 
 def _string(text: str) -> str:
-    found = _QUOTED.fullmatch(text)
-    if found is None or found.group(1) is None:
+    quoted = _QUOTED.fullmatch(text)
+    if quoted is None or quoted.group(1) is None:
         raise _NotConvertible
-    return found.group(1).replace("''", "'")
+    return quoted.group(1).replace("''", "'")
 
 
 def _binary(text: str) -> bytes:
@@ -317,9 +317,9 @@ def key_values(
         if not isinstance(predicate, Leaf) or predicate.column not in key:
             rest.append(predicate)
         elif predicate.function in (_F.EQUAL, _F.IN):
-            known = allowed.get(predicate.column)
+            previous = allowed.get(predicate.column)
             distinct = list(dict.fromkeys(value for value in predicate.literals if value is not None))
-            allowed[predicate.column] = distinct if known is None else [v for v in known if v in distinct]
+            allowed[predicate.column] = distinct if previous is None else [v for v in previous if v in distinct]
         elif predicate.function is not _F.IS_NOT_NULL:
             rest.append(predicate)
     if any(name not in allowed for name in key):
@@ -366,10 +366,10 @@ def _is_safe(expression: Expression, columns: Mapping[str, Column], negated: boo
 
 def _values(expressions: Iterable[Expression]) -> list[Any]:
     """The values of literals; one that is none stands for an expression that cannot be judged."""
-    found: list[Any] = []
+    values: list[Any] = []
     for expression in expressions:
-        found += literal_values(expression) if isinstance(expression, Literal | Literals) else [expression]
-    return found
+        values += literal_values(expression) if isinstance(expression, Literal | Literals) else [expression]
+    return values
 
 
 def predicates_of(predicates: Iterable[JavaObject], columns: Sequence[Column]) -> tuple[list[Predicate] | None, bool]:
@@ -377,7 +377,7 @@ def predicates_of(predicates: Iterable[JavaObject], columns: Sequence[Column]) -
 
     There may be others, which only Spark can evaluate.
     """
-    found = []
+    conditions = []
     is_whole = True
     for java in predicates:
         expression = read_expression(java)
@@ -389,5 +389,5 @@ def predicates_of(predicates: Iterable[JavaObject], columns: Sequence[Column]) -
         if predicate is None:
             is_whole = False
         else:
-            found.append(predicate)
-    return found, is_whole
+            conditions.append(predicate)
+    return conditions, is_whole

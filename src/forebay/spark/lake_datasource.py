@@ -94,11 +94,13 @@ class LakeAddress:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeAddress:
         """Raises `InvalidRequest` if the options name no table, or two."""
-        given = {key.lower(): value for key, value in options.items()}
+        by_name = {key.lower(): value for key, value in options.items()}
         # Workers open the table, too, and have other working directories.
-        of_catalog = {key.removeprefix(CATALOG_PREFIX): v for key, v in given.items() if key.startswith(CATALOG_PREFIX)}
+        of_catalog = {
+            key.removeprefix(CATALOG_PREFIX): v for key, v in by_name.items() if key.startswith(CATALOG_PREFIX)
+        }
         catalog = tuple(sorted(located(of_catalog).items()))
-        path, table = given.get("path"), given.get("table")
+        path, table = by_name.get("path"), by_name.get("table")
         if table is None and catalog and "/" not in (path or "/"):
             table, path = path, None  # .load("sales.orders") beside the options of a catalog
         if (path is None) == (table is None):
@@ -115,7 +117,7 @@ class LakeAddress:
             )
         name, branch, system = _divided(table or path or "")
         name = location(name, "the directory of the table") if path is not None else name.rstrip("/")
-        return cls(name, catalog, path is not None, given.get("branch") or branch or MAIN_BRANCH, system)
+        return cls(name, catalog, path is not None, by_name.get("branch") or branch or MAIN_BRANCH, system)
 
     def open(self) -> Table:
         """Raises `NotFound`."""

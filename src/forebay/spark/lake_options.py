@@ -99,9 +99,9 @@ class LakeReadOptions:
 
     def refuse_for_batches(self) -> None:
         """Raise `UnsupportedOperation` for options that only streams support."""
-        given = [MAX_ROWS] if self.limits.are_given else [name for name in _OF_STREAMS if name in self.table]
-        if given:
-            raise UnsupportedOperation(f"read option '{given[0]}' is for streams (spark.readStream)")
+        stream_options = [MAX_ROWS] if self.limits.are_set else [name for name in _OF_STREAMS if name in self.table]
+        if stream_options:
+            raise UnsupportedOperation(f"read option '{stream_options[0]}' is for streams (spark.readStream)")
 
 
 def lake_read_options(
@@ -120,7 +120,9 @@ def lake_read_options(
     of_session = {name: value for name, value in (session or {}).items() if _is_read_option(name)}
     for name, value in [*of_session.items(), *options.items()]:
         lowered = name.lower()
-        limit = next((known for known in _LIMITS if lowered.removeprefix(LIMIT_PREFIX) == known.lower()), None)
+        limit = next(
+            (candidate for candidate in _LIMITS if lowered.removeprefix(LIMIT_PREFIX) == candidate.lower()), None
+        )
         if limit is not None:
             limits[limit] = value
         elif lowered in own:
@@ -183,7 +185,7 @@ def value_in(options: Mapping[str, str], option: Option) -> Any:
     return None if text is None else option.read(text)
 
 
-def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWriteOptions:
+def write_options(name: str, table: Table, options: Mapping[str, str]) -> LakeWriteOptions:
     """The options of a write to `name`. Raises `InvalidRequest` for unknown ones, and for what only ALTER may change.
 
     What the table says, too, may be repeated: CREATE TABLE AS SELECT passes the new table's properties on.
@@ -193,9 +195,9 @@ def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWrit
         "primary-key": ",".join(table.schema.primary_keys),
         "partition": ",".join(table.schema.partition_keys),
     }
-    by_case = {known.lower(): known for known in (*KNOWN, PROGRESS.name)}
-    found: dict[str, str] = {}
-    for key, value in given.items():
+    by_case = {option.lower(): option for option in (*KNOWN, PROGRESS.name)}
+    paimon: dict[str, str] = {}
+    for key, value in options.items():
         if key.lower() in _PASSED or own.get(key) == value:
             continue
         known_as = by_case.get(key.lower(), key if key.startswith("fields.") else None)
@@ -208,8 +210,8 @@ def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWrit
                 f"writing to {name}: '{known_as}' is a property of the table, which one write cannot have of its own; "
                 "change it with ALTER TABLE ... SET TBLPROPERTIES"
             )
-        found[known_as] = value
-    return LakeWriteOptions(found, PROGRESS.read(found.pop(PROGRESS.name, "false")))
+        paimon[known_as] = value
+    return LakeWriteOptions(paimon, PROGRESS.read(paimon.pop(PROGRESS.name, "false")))
 
 
 _derived: weakref.WeakKeyDictionary[Table, dict[tuple[tuple[str, str], ...], Table]] = weakref.WeakKeyDictionary()
@@ -222,11 +224,11 @@ def with_write_options(table: Table, options: LakeWriteOptions) -> Table:
     """
     if not options.paimon:
         return table
-    made = _derived.setdefault(table, {})
+    derived = _derived.setdefault(table, {})
     key = tuple(sorted(options.paimon.items()))
-    if key not in made:
-        made[key] = table.with_options(options.paimon)
-    return made[key]
+    if key not in derived:
+        derived[key] = table.with_options(options.paimon)
+    return derived[key]
 
 
 def dynamic_overwrite(options: LakeWriteOptions, table: Table) -> bool:
@@ -234,5 +236,5 @@ def dynamic_overwrite(options: LakeWriteOptions, table: Table) -> bool:
 
     Only if write or table say so: Spark's own switch is spark.sql.sources.partitionOverwriteMode, and it is off.
     """
-    said = value_in({**table.schema.options, **options.paimon}, DYNAMIC_OVERWRITE)
-    return bool(said and table.schema.partition_keys)
+    is_dynamic = value_in({**table.schema.options, **options.paimon}, DYNAMIC_OVERWRITE)
+    return bool(is_dynamic and table.schema.partition_keys)

@@ -75,10 +75,10 @@ DEFAULT_DISCOVERY_SECONDS = 60.0
 
 def _positive_seconds(value: str) -> float:
     """Seconds above 0, of text such as "30 s"."""
-    found: float = parsers.seconds(value)
-    if found <= 0:
+    seconds: float = parsers.seconds(value)
+    if seconds <= 0:
         raise InvalidRequest(f"'{value}' is not a span of time above 0")
-    return found
+    return seconds
 
 
 _READ = by_name(
@@ -153,7 +153,7 @@ class SnapshotLease:
     seconds: float | None = None
 
     @property
-    def is_asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         return self.lease_id is not None or self.seconds is not None
 
 
@@ -196,19 +196,19 @@ LAKE_PREFIX = "lake."
 
 @dataclass(frozen=True)
 class OptionReader:
-    """Options by lower-case name. The `known` ones are taken one by one; the rest is refused."""
+    """Options by lower-case name. Those with `definitions` are taken one by one; all others are refused."""
 
     what: str
     values: dict[str, str]
-    known: Mapping[str, Option]
+    definitions: Mapping[str, Option]
 
     @classmethod
-    def of(cls, what: str, options: Mapping[str, str], known: Mapping[str, Option]) -> OptionReader:
-        return cls(what, {key.lower(): value for key, value in options.items()}, known)
+    def of(cls, what: str, options: Mapping[str, str], definitions: Mapping[str, Option]) -> OptionReader:
+        return cls(what, {key.lower(): value for key, value in options.items()}, definitions)
 
     def take(self, name: str, session: Mapping[str, str] | None = None) -> Any:
         """The value of an option: the given one, else that of the `session` configuration, else the default."""
-        option, text = self.known[name], self.values.pop(name.lower(), None)
+        option, text = self.definitions[name], self.values.pop(name.lower(), None)
         if text is None and session is not None:
             text = session.get(OWN_SESSION_PREFIX + name, session.get(SESSION_PREFIX + name))
         return option.default if text is None else option.read(text)
@@ -223,7 +223,9 @@ class OptionReader:
         for name in self.values:
             if name in map(str.lower, _OF_STREAMS):
                 raise UnsupportedOperation(f"{self.what} option '{name}' is for streams (spark.readStream)")
-            hint = did_you_mean(name, self.known, 0.5) or f"; there are {', '.join(self.known)} and client.*"
+            hint = (
+                did_you_mean(name, self.definitions, 0.5) or f"; there are {', '.join(self.definitions)} and client.*"
+            )
             raise InvalidRequest(f"there is no {self.what} option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
         if not client:
             return settings
@@ -239,30 +241,30 @@ def read_options(
 ) -> ReadOptions:
     """The options of a scan: `options` of the read, over `session` configuration, over the table's properties."""
     session = session or {}
-    given = OptionReader.of("read", options, _READ)
-    asked = {name: given.values.pop(name) for name in (STRATEGY, SERVER_SIDE) if name in given.values}
+    reader = OptionReader.of("read", options, _READ)
+    strategy_options = {name: reader.values.pop(name) for name in (STRATEGY, SERVER_SIDE) if name in reader.values}
     strategies = [
-        strategy_of(asked, "read option"),
+        strategy_of(strategy_options, "read option"),
         strategy_of(session, "session configuration", SESSION_PREFIX),
         strategy_of({} if descriptor is None else descriptor.custom_properties, "table property"),
     ]
-    mode = (given.take(STARTUP_MODE) or FULL).lower()
+    mode = (reader.take(STARTUP_MODE) or FULL).lower()
     if mode not in (FULL, EARLIEST):
         raise UnsupportedOperation(
             f"read option '{STARTUP_MODE}' = '{mode}': batch reads begin at the beginning (full), or read "
             f"what was written from an instant on ('{START}')"
         )
-    records = given.take(RECORDS_PER_PARTITION)
-    lease = SnapshotLease(given.take(LEASE_ID, session), given.take(LEASE_DURATION, session))
-    is_optimized = given.take(READ_OPTIMIZED, session)
-    window = _window(given.take(START), given.take(END), session.get(SESSION_ZONE))
+    records = reader.take(RECORDS_PER_PARTITION)
+    lease = SnapshotLease(reader.take(LEASE_ID, session), reader.take(LEASE_DURATION, session))
+    is_optimized = reader.take(READ_OPTIMIZED, session)
+    window = _window(reader.take(START), reader.take(END), session.get(SESSION_ZONE))
     if window is not None and is_optimized:
         raise InvalidRequest(
             f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    modes = allowed_modes({name: given.take(name, session) for name in SWITCHES})
-    settings = given.take_rest(settings)
+    modes = allowed_modes({name: reader.take(name, session) for name in SWITCHES})
+    settings = reader.take_rest(settings)
     of_connection = SERVER_SCAN if settings[SERVER_SIDE] and settings[STRATEGY] == SERVER_SCAN else SNAPSHOT_MERGE
     strategy = next(filter(None, strategies), of_connection)
     from_lake = mode == FULL
@@ -324,14 +326,14 @@ def strategy_of(values: Mapping[str, str], where: str, prefix: str = "") -> str 
 
 def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOptions:
     """The options of a write. `columns` is a comma-separated list."""
-    given = OptionReader.of("write", options, _WRITE)
-    columns = given.take(WRITE_COLUMNS)
-    transaction = transaction_option(given)
-    is_atomic, is_partial = given.take(ATOMIC), given.take(PARTIAL_UPDATE)
-    sequence, has_changes = given.take(SEQUENCE_FIELD), given.take(CHANGES)
+    reader = OptionReader.of("write", options, _WRITE)
+    columns = reader.take(WRITE_COLUMNS)
+    transaction = transaction_option(reader)
+    is_atomic, is_partial = reader.take(ATOMIC), reader.take(PARTIAL_UPDATE)
+    sequence, has_changes = reader.take(SEQUENCE_FIELD), reader.take(CHANGES)
     for own in SINK_OPTIONS:
-        given.take(own.name)
-    return WriteOptions(given.take_rest(settings), columns, transaction, is_atomic, is_partial, sequence, has_changes)
+        reader.take(own.name)
+    return WriteOptions(reader.take_rest(settings), columns, transaction, is_atomic, is_partial, sequence, has_changes)
 
 
 def changes_option(options: Mapping[str, str]) -> bool:
@@ -340,9 +342,9 @@ def changes_option(options: Mapping[str, str]) -> bool:
     return text is not None and bool(_WRITE[CHANGES].read(text, "write option"))
 
 
-def transaction_option(given: OptionReader) -> tuple[str, int] | None:
+def transaction_option(reader: OptionReader) -> tuple[str, int] | None:
     """The application and version of `txnAppId` and `txnVersion`. Raises `InvalidRequest` for one without the other."""
-    application, version = (given.take(option.name) for option in TRANSACTION_OPTIONS)
+    application, version = (reader.take(option.name) for option in TRANSACTION_OPTIONS)
     if (application is None) != (version is None):
         raise InvalidRequest(
             "the write options 'txnAppId' and 'txnVersion' go together: the name of a job, and the number of its run",
@@ -369,7 +371,7 @@ class StreamLimits:
     max_delay_ms: int | None = None
 
     @property
-    def are_given(self) -> bool:
+    def are_set(self) -> bool:
         return self != StreamLimits()
 
     def may_wait(self, rows: int, waited_ms: int) -> bool:
@@ -417,9 +419,9 @@ def _without_prefix(options: Mapping[str, str]) -> dict[str, str]:
 
 def is_for_streams(options: Mapping[str, str]) -> bool:
     """Whether any option is one for streams, valid or not."""
-    given = _without_prefix(options)
-    mode = given.get(STARTUP_MODE, FULL).strip().lower()
-    return mode not in (FULL, EARLIEST) or any(name.lower() in given for name in _OF_STREAMS)
+    by_name = _without_prefix(options)
+    mode = by_name.get(STARTUP_MODE, FULL).strip().lower()
+    return mode not in (FULL, EARLIEST) or any(name.lower() in by_name for name in _OF_STREAMS)
 
 
 def stream_options(
@@ -434,28 +436,28 @@ def stream_options(
 
     A changelog is what the log holds, so its mode is "earliest" where no other is given.
     """
-    given = OptionReader.of("stream", _without_prefix(options), _STREAM)
+    reader = OptionReader.of("stream", _without_prefix(options), _STREAM)
     for name in _OF_BATCHES:
-        if name.lower() in given.values:
+        if name.lower() in reader.values:
             raise UnsupportedOperation(f"read option '{name}' is for batch reads; a stream has '{MAX_ROWS}'")
-    mode = (given.take(STARTUP_MODE) or (EARLIEST if is_changelog else FULL)).strip().lower()
+    mode = (reader.take(STARTUP_MODE) or (EARLIEST if is_changelog else FULL)).strip().lower()
     if mode not in MODES:
         raise InvalidRequest(
             f"read option '{STARTUP_MODE}' is '{mode}'; it can be {', '.join(MODES)}", ErrorCode.CONFIG_EXCEPTION
         )
-    timestamp = given.take(STARTUP_TIMESTAMP)
+    timestamp = reader.take(STARTUP_TIMESTAMP)
     if (timestamp is None) == (mode == TIMESTAMP):
         raise InvalidRequest(
             f"read options '{STARTUP_MODE}' = '{TIMESTAMP}' and '{STARTUP_TIMESTAMP}' belong together",
             ErrorCode.CONFIG_EXCEPTION,
         )
     started_ms = None if timestamp is None else instant(STARTUP_TIMESTAMP, timestamp, zone)
-    rows, offsets, min_rows, delay = (given.take(name) for name in (MAX_ROWS, MAX_OFFSETS, MIN_ROWS, MAX_DELAY))
+    rows, offsets, min_rows, delay = (reader.take(name) for name in (MAX_ROWS, MAX_OFFSETS, MIN_ROWS, MAX_DELAY))
     if rows is not None and offsets is not None:
         raise InvalidRequest(
             f"'{MAX_ROWS}' and '{MAX_OFFSETS}' are the same limit: give one of them", ErrorCode.CONFIG_EXCEPTION
         )
     check_delay(min_rows, delay)
     limits = StreamLimits(rows=rows or offsets, min_rows=min_rows, max_delay_ms=delay)
-    deletes, interval = given.take(DELETE_BEHAVIOR), given.take(DISCOVERY)
-    return StreamOptions(read_options(settings, descriptor, given.values), mode, started_ms, limits, deletes, interval)
+    deletes, interval = reader.take(DELETE_BEHAVIOR), reader.take(DISCOVERY)
+    return StreamOptions(read_options(settings, descriptor, reader.values), mode, started_ms, limits, deletes, interval)

@@ -89,8 +89,8 @@ def to_spark_type(t: DataType) -> spark_types.DataType:
         case TypeRoot.TIME:
             if TIME_TYPE is None:
                 raise UnsupportedOperation("type TIME needs Spark 4.1 or newer")
-            made: spark_types.DataType = TIME_TYPE(min(t.precision or 0, MICROSECOND_DIGITS))
-            return made
+            time_type: spark_types.DataType = TIME_TYPE(min(t.precision or 0, MICROSECOND_DIGITS))
+            return time_type
         case TypeRoot.ARRAY:
             element = types.child(t.element)
             return spark_types.ArrayType(to_spark_type(element), element.nullable)
@@ -216,13 +216,13 @@ def columns_of(schema: TableSchema) -> tuple[Column, ...]:
 
 def table_schema(fields: Sequence[DataField]) -> spark_types.StructType:
     """The schema shown by DESCRIBE: types, comments and default values."""
-    shown = [_field(f.name, f.type, f.description) for f in fields]
-    for f, field in zip(fields, shown, strict=True):
+    columns = [_field(f.name, f.type, f.description) for f in fields]
+    for f, field in zip(fields, columns, strict=True):
         if f.type.root is TypeRoot.STRING and f.type.length is not None:
             field.dataType = spark_types.VarcharType(f.type.length)
         if f.default is not None:
             _set_default(field, f.default)
-    return spark_types.StructType(shown)
+    return spark_types.StructType(columns)
 
 
 def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[DataField]:
@@ -232,11 +232,11 @@ def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[Dat
     """
     from forebay.paimon.format.schema import DataField  # workers of clusters' tables do not need the lake engine
 
-    made = []
+    fields = []
     for f in schema.fields:
         t, metadata = _nullable(from_spark_column_type(f.dataType, f.name), f.nullable), f.metadata or {}
-        made.append(DataField(-1, f.name, t, metadata.get("comment"), default_of(f, is_copy)))
-    return made
+        fields.append(DataField(-1, f.name, t, metadata.get("comment"), default_of(f, is_copy)))
+    return fields
 
 
 def from_spark_column_type(t: spark_types.DataType, path: str) -> DataType:

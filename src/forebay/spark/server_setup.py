@@ -51,11 +51,11 @@ def write_setup(spark: Any, folder: Path, catalog: str, settings: Mapping[str, s
     with zipfile.ZipFile(jar, "w") as archive:
         for path, code in class_files(jvm).items():
             archive.writestr(path, code)
-    written = folder / PROPERTIES
-    written.touch(mode=0o600)
-    written.chmod(0o600)  # also one that was there: it may hold a password
-    written.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
-    return written
+    properties = folder / PROPERTIES
+    properties.touch(mode=0o600)
+    properties.chmod(0o600)  # also one that was there: it may hold a password
+    properties.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+    return properties
 
 
 def _located(settings: Mapping[str, str]) -> dict[str, str]:

@@ -97,8 +97,8 @@ def _side(
             f"{catalog!r} cannot be the name of a catalog: use letters, digits and '_'; the address of a server is "
             "bootstrap_servers='host:port'"
         )
-    given = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
-    lake: dict[str, str] = located({name: value for name, value in given.items() if value is not None})
+    arguments = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
+    lake: dict[str, str] = located({name: value for name, value in arguments.items() if value is not None})
     live_side: ClusterSide | None = None
     lake_side: WarehouseSide | None = None
     if bootstrap_servers is not None or not lake:
@@ -110,8 +110,8 @@ def _side(
         cluster.connection.cluster.bootstrap()
         live_side = ClusterSide(cluster)
     elif options or user is not None or password is not None or lake_options:
-        asked = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
-        what = ", ".join([*(name for name, value in asked.items() if value), *options])
+        cluster_only = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
+        what = ", ".join([*(name for name, value in cluster_only.items() if value), *options])
         raise InvalidRequest(
             f"{what} is for a cluster, and no bootstrap_servers are given; options of a lake go to paimon="
         )
@@ -208,8 +208,8 @@ def _run_workers_as_driver(spark: SparkSession) -> None:
     default, which does not know Forebay where the virtual environment is not activated."""
     context = spark.sparkContext
     context.environment.update(settle_allocator())
-    told = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
-    if not told and (context.master or "").startswith("local"):
+    is_set = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if not is_set and (context.master or "").startswith("local"):
         context.pythonExec = sys.executable
 
 
@@ -239,11 +239,11 @@ def _runs_as_this(executable: str) -> bool:
 
     In a virtual environment the interpreter is a link to one that others share, so its folder tells.
     """
-    found = shutil.which(executable)
-    if found is None:
+    path = shutil.which(executable)
+    if path is None:
         return False
-    same_folder = os.path.dirname(os.path.abspath(found)) == os.path.dirname(os.path.abspath(sys.executable))
-    return same_folder and os.path.realpath(found) == os.path.realpath(sys.executable)
+    same_folder = os.path.dirname(os.path.abspath(path)) == os.path.dirname(os.path.abspath(sys.executable))
+    return same_folder and os.path.realpath(path) == os.path.realpath(sys.executable)
 
 
 def session(
@@ -271,8 +271,8 @@ def session(
     builder = Session.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    chosen = {**_START_SETTINGS, **({_CHECKPOINTS: checkpoints_by_rename()} if local_checkpoints else {})}
-    for key, value in {**chosen, **(conf or {})}.items():
+    settings = {**_START_SETTINGS, **({_CHECKPOINTS: checkpoints_by_rename()} if local_checkpoints else {})}
+    for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else value)
-    made = builder.getOrCreate()
-    return attach(made, **attach_to) if attach_to else made
+    spark = builder.getOrCreate()
+    return attach(spark, **attach_to) if attach_to else spark

@@ -56,7 +56,7 @@ class ScanByBucket(ScanProxy):
     ) -> None:
         super().__init__(context, source, pushdown, schema)
         by_python = None if bucket_plan.plan.direct is None else f"{switch_of(ReadMode.BUCKETS)} is true"
-        self._made["plan"] = replace(bucket_plan.plan, direct=by_python)
+        self._results["plan"] = replace(bucket_plan.plan, direct=by_python)
         self._bucket_plan = bucket_plan
         self._reported = [key for key in bucket_plan.partition_keys if key.name in pushdown.columns]
 
@@ -80,8 +80,8 @@ class ScanByBucket(ScanProxy):
     def _partitions(self, plan: ScanPlan) -> JavaObject:
         opened = self._opened(plan.open_tasks([bucket.splits for bucket in self._bucket_plan.buckets]))
         self._pinned = opened.pinned
-        made = executor_class(self.jvm, _CLASS)()
-        return made.tasks(input_partitions(self.jvm, opened.partitions), self._keys())
+        maker = executor_class(self.jvm, _CLASS)()
+        return maker.tasks(input_partitions(self.jvm, opened.partitions), self._keys())
 
     def _keys(self) -> JavaObject:
         """The values of each bucket's partition, those that are reported, and its number: an InternalRow[]."""
@@ -119,8 +119,8 @@ class FileScanByBucket(ScanByBucket):
         return self._batch.createReaderFactory()
 
     def _partitions(self, plan: ScanPlan) -> JavaObject:
-        places, made = int_array(self.jvm, self._places), executor_class(self.jvm, _CLASS)()
-        return made.files(self._batch.planInputPartitions(), self._paths, places, self._keys())
+        places, maker = int_array(self.jvm, self._places), executor_class(self.jvm, _CLASS)()
+        return maker.files(self._batch.planInputPartitions(), self._paths, places, self._keys())
 
 
 def bucket_scan(

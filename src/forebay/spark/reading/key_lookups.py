@@ -37,9 +37,9 @@ def selected_buckets(connection: Connection, view: RowView, pushdown: Pushdown) 
         return choose(key_filter, [TableBucket(info.table_id, number) for number in range(info.bucket_count)], ())
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
     existing = connection.table(info).partitions()
-    left = matching_partitions(existing, keys, pushdown.partition_filters)
-    buckets = [TableBucket(info.table_id, n, p.partition_id) for p in left for n in range(info.bucket_count)]
-    plan = choose(key_filter, buckets, left)
+    partitions = matching_partitions(existing, keys, pushdown.partition_filters)
+    buckets = [TableBucket(info.table_id, n, p.partition_id) for p in partitions for n in range(info.bucket_count)]
+    plan = choose(key_filter, buckets, partitions)
     return KeyPlan(plan.buckets, info.bucket_count * len(existing), plan.keys)
 
 
@@ -70,13 +70,13 @@ def with_found_rows(
             offsets = snapshot.log_offsets
     lookup = look_up(connection, view, keys, offsets)
     rows = FoundRows.of(list(lookup.rows.values()))
-    made: list[tuple[Split, ...]] = []
+    resolved: list[tuple[Split, ...]] = []
     for task in tasks:
         if any(isinstance(split, KeyLookupSplit) for split in task):
             others = [split for split in task if not isinstance(split, KeyLookupSplit)]
             task = (rows, *others, *(KvSnapshotSplit(bucket) for bucket in lookup.changed))
-        made.append(task)
+        resolved.append(task)
     if snapshot is not None and not lookup.changed and not scanned:
         snapshot.release()
         snapshot = None
-    return made, snapshot
+    return resolved, snapshot

@@ -251,9 +251,9 @@ class PaimonScan:
         rows = 0
         for piece in by_file(splits):
             plain = plain_files(self.table, piece, fields) if isinstance(piece, DataSplit) else None
-            named = None if plain is None else spark_paths(plain, serves)
-            if named is not None:
-                files += named
+            paths = None if plain is None else spark_paths(plain, serves)
+            if paths is not None:
+                files += paths
                 rows += piece.row_count
             else:
                 rest.append(piece)
@@ -291,11 +291,11 @@ def deal_groups(groups: Sequence[Group], cores: int) -> list[tuple[ChangeSplit, 
     return [tuple(joined(split for group in task for split in group.splits)) for task in deal_out(groups, cores)]
 
 
-def _tails(held: DataType, requested: object) -> list[str]:
-    """The parts of a row of type `held` that Spark type `requested` has, as ends of paths; [""] if it has all."""
-    if held.root is not TypeRoot.ROW or not isinstance(requested, StructType):
+def _tails(row_type: DataType, requested: object) -> list[str]:
+    """The fields of `row_type` that Spark type `requested` has, as path suffixes; [""] if it has all of them."""
+    if row_type.root is not TypeRoot.ROW or not isinstance(requested, StructType):
         return [""]
-    names = {f.name: f.data_type for f in held.fields}
+    names = {f.name: f.data_type for f in row_type.fields}
     if any("." in name for name in names) or not requested.fields or not names.keys() >= set(requested.names):
         return [""]
     tails = [(f.name, _tails(names[f.name], f.dataType)) for f in requested.fields]

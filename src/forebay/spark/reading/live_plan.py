@@ -161,10 +161,10 @@ class ClusterScan:
 
     def refuse_metadata(self, columns: Sequence[str]) -> None:
         """Raise `UnsupportedOperation` for metadata columns of a log table, which its rows in a lake do not have."""
-        named = () if self.info.has_primary_key else [name for name in columns if name in self._metadata_names]
-        if named:
+        metadata = () if self.info.has_primary_key else [name for name in columns if name in self._metadata_names]
+        if metadata:
             raise UnsupportedOperation(
-                f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(named)}: set the "
+                f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(metadata)}: set the "
                 f"read option 'scan.startup.mode' = 'earliest', or read {self.info.path}$changelog, for what is in the "
                 "log"
             )
@@ -246,15 +246,15 @@ class ClusterScan:
     def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         connection = shared_connection(self.options.settings)
-        look_up = not self.options.lease.is_asked_for
+        look_up = not self.options.lease.is_requested
         plan = self.plan(connection, cores, pushdown, schema, look_up=look_up, modes=ReadMode.ROWS)
         tasks = keeping_limit(plan.tasks, pushdown.limit)
         snapshot = None
-        if self.options.lease.is_asked_for:
+        if self.options.lease.is_requested:
             # This process ends before the tasks begin, and is not notified when the last one has ended.
             view = RowView(self.info, (), pushdown.filter)
-            now = None if self.reads_lake else self._bucket_finder(connection, pushdown, view)
-            tasks, opened = self.open_snapshot(connection, tasks, now)
+            find_buckets = None if self.reads_lake else self._bucket_finder(connection, pushdown, view)
+            tasks, opened = self.open_snapshot(connection, tasks, find_buckets)
             tasks = keeping_limit(tasks, pushdown.limit)
             snapshot = None if opened is None else opened.keep()
         return task_partitions(tasks, snapshot)
@@ -313,8 +313,8 @@ class ClusterScan:
 
         direct = self._direct(connection, read, tasks, modes)
         rows = estimated_rows(tasks, pushdown.limit)
-        now = None if union is not None else self._bucket_finder(connection, pushdown, view)
-        open_current = None if now is None else partial(open_tasks, find_buckets=now)
+        find_current = None if union is not None else self._bucket_finder(connection, pushdown, view)
+        open_current = None if find_current is None else partial(open_tasks, find_buckets=find_current)
         return ScanPlan(read, tasks, rows, open_tasks, native, beside, selection, direct, open_current)
 
     def _bucket_finder(self, connection: Connection, pushdown: Pushdown, view: RowView) -> FindBuckets | None:
@@ -382,11 +382,13 @@ def open_for_query(
 
 def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot | None) -> list[SplitsPartition]:
     """The input partition of each task: its splits, and the part of the snapshot that it needs."""
-    made = []
+    partitions = []
     for task in tasks:
         buckets = [split.bucket for split in task if isinstance(split, KvSnapshotSplit)]
-        made.append(SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets)))
-    return made
+        partitions.append(
+            SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets))
+        )
+    return partitions
 
 
 def matching_buckets(
@@ -499,14 +501,14 @@ def cut_logs(
 def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: int) -> list[tuple[Split, ...]]:
     """The first records of as many logs as `limit` rows need, for one task. Every record counts as a row."""
     splits: list[Split] = []
-    left = limit
+    remaining = limit
     for bucket, (start, stop) in offsets.items():
-        if left <= 0:
+        if remaining <= 0:
             break
         if start < stop:
-            end = min(stop, with_epoch(start + left, epoch_of(stop)))
+            end = min(stop, with_epoch(start + remaining, epoch_of(stop)))
             splits.append(LogSplit(bucket, start, end))
-            left -= end - start
+            remaining -= end - start
     return [tuple(splits)] if splits else []
 
 

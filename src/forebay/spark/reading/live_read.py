@@ -208,9 +208,9 @@ Sent = TypeVar("Sent", bound=InputPartition)
 def sent_partitions(tasks: Iterable[pa.RecordBatch], kind: type[Sent]) -> Iterator[Sent]:
     """The input partitions of class `kind` that Spark has sent to a worker, each pickled in a row."""
     for batch in tasks:
-        for sent in map(io.BytesIO, batch.column(0).to_pylist()):
-            partition = pickle.load(sent)
-            rest = sent.read()
+        for stream in map(io.BytesIO, batch.column(0).to_pylist()):
+            partition = pickle.load(stream)
+            rest = stream.read()
             if isinstance(partition, SplitsPartition) and rest:
                 partition = partition.resumed(rest)
             if isinstance(partition, kind):
@@ -252,15 +252,15 @@ def _bucket_of(split: UnionSplit) -> int | None:
 
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
     """The first `limit` rows of `batches`, consuming no more batches than needed."""
-    left = limit
+    remaining = limit
     iterator = iter(batches)
     try:
-        while left > 0:
+        while remaining > 0:
             batch = next(iterator, None)
             if batch is None:
                 return
-            yield batch if batch.num_rows <= left else batch.slice(0, left)
-            left -= batch.num_rows
+            yield batch if batch.num_rows <= remaining else batch.slice(0, remaining)
+            remaining -= batch.num_rows
     finally:
         close: Callable[[], None] | None = getattr(iterator, "close", None)
         if close is not None:

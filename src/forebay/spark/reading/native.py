@@ -271,7 +271,7 @@ def choose_scans(jvm: Jvm, session: JavaObject) -> None:
         rules = methods.extraOptimizations()
         existing = [rules.apply(index) for index in range(rules.size())]
         if all(str(rule.getClass().getName()) != _RULE for rule in existing):
-            made = driver_class(jvm, _RULE)()
-            getattr(methods, "extraOptimizations_$eq")(scala_seq(jvm, [*existing, made]))
+            scan_rule = driver_class(jvm, _RULE)()
+            getattr(methods, "extraOptimizations_$eq")(scala_seq(jvm, [*existing, scan_rule]))
     except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
         logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))

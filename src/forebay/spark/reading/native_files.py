@@ -129,10 +129,10 @@ def _plain_files(plan: UnionPlan, splits: list[LakeSnapshotSplit], serves: Serve
     all_paths: list[str] = []
     for split in splits:
         files = None if side is None else side.plain_files(split.lake)
-        named = None if files is None else spark_paths(files, serves)
-        if named is None:
+        paths = None if files is None else spark_paths(files, serves)
+        if paths is None:
             return None
-        all_paths += named
+        all_paths += paths
     return all_paths
 
 

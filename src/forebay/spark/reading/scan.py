@@ -66,7 +66,7 @@ class ScanProxy(JavaProxy):
         self._pushdown = pushdown
         self._schema = schema
         self._lock = threading.Lock()
-        self._made: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
         self._pinned: object | None = None
         self._is_stream = False
         self._is_filtered = False
@@ -76,9 +76,9 @@ class ScanProxy(JavaProxy):
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         """`make()`, called once for all threads of the JVM."""
         with self._lock:
-            if name not in self._made:
-                self._made[name] = make()
-            return self._made[name]
+            if name not in self._results:
+                self._results[name] = make()
+            return self._results[name]
 
     def _plan(self) -> ScanPlan:
         plan: ScanPlan = self._once("plan", lambda: self._source.plan(self._pushdown, self._schema))
@@ -124,7 +124,7 @@ class ScanProxy(JavaProxy):
         if self._filtered is not None:
             parts.append(f"filtered by a join: {', '.join(self._filtered._filters_in_words())}")
         if not self._is_stream:
-            mode, reason = self._mode(self._made.get("plan"))
+            mode, reason = self._mode(self._results.get("plan"))
             parts.append(f"by rows: {reason}" if mode is ReadMode.ROWS else "by columns")
             if mode is ReadMode.DIRECT or (mode is ReadMode.COLUMNS and reason is not None):
                 what = "logs" if self._source.strategy is None else "buckets"
@@ -132,7 +132,7 @@ class ScanProxy(JavaProxy):
         return ", ".join(parts)
 
     def _filters_in_words(self) -> list[str]:
-        pushdown, plan = self._pushdown, self._made.get("plan")
+        pushdown, plan = self._pushdown, self._results.get("plan")
         parts = [f"partitions where {to_text(predicate)}" for predicate in pushdown.partition_filters]
         if pushdown.row_filter is not None:
             parts.append(f"rows where {to_text(pushdown.row_filter)}")
@@ -151,9 +151,9 @@ class ScanProxy(JavaProxy):
     def _mode(self, plan: ScanPlan | None = None) -> tuple[ReadMode, str | None]:
         """The mode of the tasks, and why it is not a faster one; without a plan, whether they give rows or columns."""
         name = "mode" if plan is None else "mode of plan"
-        if name not in self._made:
-            self._made[name] = task_mode(self.jvm, self._source.modes, None if plan is None else plan.direct)
-        mode: tuple[ReadMode, str | None] = self._made[name]
+        if name not in self._results:
+            self._results[name] = task_mode(self.jvm, self._source.modes, None if plan is None else plan.direct)
+        mode: tuple[ReadMode, str | None] = self._results[name]
         return mode
 
     def toBatch(self) -> JavaProxy:
@@ -243,7 +243,7 @@ class PlannedScan(ScanProxy):
 
     def __init__(self, scan: ScanProxy, filters: JavaObject) -> None:
         super().__init__(scan._context, scan._source, scan._pushdown, scan._schema)
-        self._made["plan"] = scan._plan()
+        self._results["plan"] = scan._plan()
         self._filters = filters
 
 

@@ -62,23 +62,23 @@ class ScanBuilder(JavaProxy):
 
     def pushPredicates(self, predicates: JavaObject) -> JavaObject:
         """The filters that Spark still has to evaluate: all except those on partition keys."""
-        left = []
+        remaining = []
         keys = set(self._source.partition_keys)
         for java in predicates:
             expression = read_expression(java)
             predicate = to_predicate(expression, self._source.columns)
             if predicate is None:
-                left.append(java)
+                remaining.append(java)
                 continue
             self._pushed.append(java)
             if predicate.columns() <= keys:
                 self._partition_filters.append(predicate)
             else:
                 self._row_filters.append(predicate)
-                left.append(java)
+                remaining.append(java)
                 if may_skip_by(expression, self._source.columns):
                     self._of_parquet.append(java)
-        return self.jvm.array(_PREDICATE, left)
+        return self.jvm.array(_PREDICATE, remaining)
 
     def pushedPredicates(self) -> JavaObject:
         return self.jvm.array(_PREDICATE, self._pushed)

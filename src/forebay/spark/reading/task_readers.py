@@ -94,10 +94,10 @@ def java_partitions(
     jvm: Jvm, partitions: Sequence[SplitsPartition], direct: DirectReading | str | None, mode: ReadMode
 ) -> JavaObject:
     """The input partitions of tasks in this mode; in `DIRECT`, with what the JVM needs to read them itself."""
-    made = input_partitions(jvm, partitions)
+    inputs = input_partitions(jvm, partitions)
     if mode is not ReadMode.DIRECT or direct is None or isinstance(direct, str):
-        return made
-    return _able_maker(jvm)(None, None).tasks(made, direct.source, direct.ranges(partitions))
+        return inputs
+    return _able_maker(jvm)(None, None).tasks(inputs, direct.source, direct.ranges(partitions))
 
 
 def _able_maker(jvm: Jvm) -> Maker:

@@ -85,8 +85,8 @@ class ChangelogProxy(JavaProxy):
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         all_options = python_options(options)
-        left = {name: value for name, value in all_options.items() if name.lower() not in _OWN_OPTIONS}
-        return ScanBuilder(self._context, self._source(left))
+        remaining = {name: value for name, value in all_options.items() if name.lower() not in _OWN_OPTIONS}
+        return ScanBuilder(self._context, self._source(remaining))
 
 
 def range_of(table: object, changelog_range: JavaObject, version: Callable[[str], int]) -> ChangesRange:

@@ -151,12 +151,12 @@ def _partition_keys(transforms: Iterable[Transform]) -> tuple[str, ...]:
 
 def table_properties(schema: TableSchema) -> dict[str, str]:
     """The properties shown by SHOW TBLPROPERTIES, from which CREATE TABLE recreates the table."""
-    shown = {name: value for name, value in schema.options.items() if name != PATH}
+    properties = {name: value for name, value in schema.options.items() if name != PATH}
     if schema.primary_keys:
-        shown[PRIMARY_KEY] = ",".join(schema.primary_keys)
+        properties[PRIMARY_KEY] = ",".join(schema.primary_keys)
     if schema.comment is not None:
-        shown[COMMENT] = schema.comment
-    return {**shown, PROVIDER: PAIMON}
+        properties[COMMENT] = schema.comment
+    return {**properties, PROVIDER: PAIMON}
 
 
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------

@@ -69,9 +69,11 @@ class LakeTableProxy(WrittenTable):
         as_of: Mapping[str, str] | None = None,
     ) -> None:
         """`name` is how the table is written in SQL; `as_of` are the options of `table` by which it is an old one."""
-        shown = schema or table.schema
-        version = ".".join([str(shown.id), str(shown.time_millis), *(f"{k}={v}" for k, v in (as_of or {}).items())])
-        super().__init__(context, name, table_schema(shown.fields), version)
+        displayed = schema or table.schema
+        version = ".".join(
+            [str(displayed.id), str(displayed.time_millis), *(f"{k}={v}" for k, v in (as_of or {}).items())]
+        )
+        super().__init__(context, name, table_schema(displayed.fields), version)
         self._table, self._is_old = table, as_of is not None
         self._changed: Snapshot | None = None
         """The snapshot that an UPDATE, MERGE or DELETE is about: all scans of its statement read this one."""

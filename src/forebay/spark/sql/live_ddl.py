@@ -198,23 +198,23 @@ def _layout(transforms: Iterable[Transform]) -> tuple[tuple[str, ...], tuple[str
 def table_properties(info: TableInfo, *, with_defaults: bool = True) -> dict[str, str]:
     """The properties that SHOW TBLPROPERTIES shows: CREATE TABLE recreates the table with them."""
     descriptor = info.descriptor
-    shown: dict[str, str] = {}
+    properties: dict[str, str] = {}
     if info.has_primary_key:
-        shown[PRIMARY_KEY] = ",".join(info.schema.primary_key)
+        properties[PRIMARY_KEY] = ",".join(info.schema.primary_key)
     if descriptor.bucket_keys:
-        shown[BUCKET_KEY] = ",".join(descriptor.bucket_keys)
-    shown[BUCKET_COUNT] = str(info.bucket_count)
+        properties[BUCKET_KEY] = ",".join(descriptor.bucket_keys)
+    properties[BUCKET_COUNT] = str(info.bucket_count)
     if info.schema.auto_increment_column is not None:
-        shown[AUTO_INCREMENT] = info.schema.auto_increment_column
+        properties[AUTO_INCREMENT] = info.schema.auto_increment_column
     if descriptor.comment is not None:
-        shown[COMMENT] = descriptor.comment
+        properties[COMMENT] = descriptor.comment
     # Where the lake is comes from the server's settings, which CREATE TABLE may not repeat.
     of_lake = descriptor.lake_options_prefix
     own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
     custom = descriptor.custom_properties
     if not with_defaults:
         custom = {name: value for name, value in custom.items() if _DEFAULT.fullmatch(name) is None}
-    return {**shown, **own, **custom}
+    return {**properties, **own, **custom}
 
 
 def default_property(schema: Schema, column: str, text: str) -> dict[str, str]:
@@ -229,18 +229,18 @@ def difference(info: TableInfo, new: NewTable) -> str | None:
 
     Anything that `new` does not state (primary key, partitions, properties) stays as in the existing table.
     """
-    made = new_descriptor(new)
-    columns = [(c.name, replace(c.data_type, nullable=True)) for c in made.schema.columns]
+    descriptor = new_descriptor(new)
+    columns = [(c.name, replace(c.data_type, nullable=True)) for c in descriptor.schema.columns]
     if columns != [(c.name, replace(c.data_type, nullable=True)) for c in info.schema.columns]:
         return f"its columns are {', '.join(info.schema.names)}, of the types that it was created with"
-    if made.schema.primary_key not in ((), info.schema.primary_key):
+    if descriptor.schema.primary_key not in ((), info.schema.primary_key):
         return f"its primary key is ({', '.join(info.schema.primary_key)})"
-    if made.partition_keys not in ((), info.descriptor.partition_keys):
+    if descriptor.partition_keys not in ((), info.descriptor.partition_keys):
         return f"it is partitioned by ({', '.join(info.descriptor.partition_keys)})"
     current = table_properties(info)
-    requested = {**_own_properties(new.properties), **made.properties, **made.custom_properties}
-    if made.bucket_count is not None:
-        requested[BUCKET_COUNT] = str(made.bucket_count)
+    requested = {**_own_properties(new.properties), **descriptor.properties, **descriptor.custom_properties}
+    if descriptor.bucket_count is not None:
+        requested[BUCKET_COUNT] = str(descriptor.bucket_count)
     for name, value in requested.items():
         if name not in (PRIMARY_KEY, BUCKET_KEY) and current.get(name) != value:
             return f"its property '{name}' is {current.get(name)!r}"
@@ -290,9 +290,9 @@ def alteration(info: TableInfo, changes: Sequence[TableChange]) -> Alteration:
             case ColumnAddition():
                 columns.append(_added(change))
             case DefaultChange(path, text):
-                made = _new_default(info, path, text)
-                to_set |= made
-                if not made:
+                defaults = _new_default(info, path, text)
+                to_set |= defaults
+                if not defaults:
                     to_reset.append(default_option(path[0]))
             case _:
                 raise _other_change(change)

@@ -96,8 +96,8 @@ class LiveTableProxy(ClusterTable, WrittenTable):
         super().__init__(context, info, to_spark_schema(info.schema.columns, default_values(info)))
 
     def _table_properties(self) -> dict[str, str]:
-        shown = ddl.table_properties(self._info, with_defaults=False)  # the columns show these
-        return {**shown, ddl.PROVIDER: ddl.PROVIDERS[0]}
+        properties = ddl.table_properties(self._info, with_defaults=False)  # the columns show these
+        return {**properties, ddl.PROVIDER: ddl.PROVIDERS[0]}
 
     def _source(self, options: dict[str, str]) -> LiveScanSource:
         return LiveScanSource(self._context, self._name, self._info, options)
@@ -144,14 +144,14 @@ class StagedLiveTable(LiveTableProxy, StagedTable):
         # OPTIONS of CREATE TABLE come here too, although they have become properties of the table.
         properties = self._table_properties()
         options = python_options(info.options())
-        left = {name: value for name, value in options.items() if properties.get(name) != value}
-        for name in left:
+        remaining = {name: value for name, value in options.items() if properties.get(name) != value}
+        for name in remaining:
             if ddl.is_property(name):
                 raise InvalidRequest(
                     f"there is no write option '{name}': it is a property of the new table {self._name}, which "
                     "df.writeTo(table).tableProperty(name, value).create() sets"
                 )
-        return NewTableWriteBuilder(self._context, self._info, left, info)
+        return NewTableWriteBuilder(self._context, self._info, remaining, info)
 
     def _drop_own(self) -> None:
         connection, path = self._context.connection, self._info.path

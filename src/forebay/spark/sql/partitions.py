@@ -120,13 +120,13 @@ class PartitionManagement(JavaProxy):
     def createPartitions(self, rows: JavaObject, properties: JavaObject) -> None:
         """Create all of them, or none if one cannot be created."""
         requested = [self._values(row) for row in rows]
-        made: list[Mapping[str, Any]] = []
+        created: list[Mapping[str, Any]] = []
         try:
             for index, values in enumerate(requested):
                 self._create(values, properties[index], rows[index])
-                made.append(values)
+                created.append(values)
         except BaseException:
-            for partition in made:
+            for partition in created:
                 with contextlib.suppress(NotFound):
                     self._remove_partitions([partition])
             raise

@@ -307,5 +307,5 @@ def _position(position: JavaObject) -> ColumnPosition:
 
 def _spark_type(jvm: Jvm, java: JavaObject) -> DataType:
     wrapper = jvm.class_("org.apache.spark.sql.types.StructType")().add("c", java)
-    made: DataType = python_schema(wrapper).fields[0].dataType
-    return made
+    spark_type: DataType = python_schema(wrapper).fields[0].dataType
+    return spark_type

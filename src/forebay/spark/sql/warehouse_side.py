@@ -186,10 +186,10 @@ class LakeSideTable(SideTable):
 
     def as_of(self, travel: TimeTravel) -> TableProxy:
         options, schema = travelled(self.name, self._table, travel)
-        then: Table = self._table.with_options(options)
+        past: Table = self._table.with_options(options)
         if self.system is None:
-            return table_proxy(self._context, self.name, then, schema, options)
-        return system_table(self._context, self.name, then, self.system, options)
+            return table_proxy(self._context, self.name, past, schema, options)
+        return system_table(self._context, self.name, past, self.system, options)
 
     def staged(self) -> TableProxy:
         return StagedLakeTable(self._context, self.name, self._table)

@@ -123,9 +123,9 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         table = self._connection.table(self._info)
         first_snapshot = lake_snapshot_to_begin_with(table, buckets, lambda missing: self._ask(missing, EARLIEST))
         snapshot, identity = (None, None) if first_snapshot is None else first_snapshot
-        held = {} if snapshot is None else snapshot.log_offsets
-        log = {bucket: held[bucket] for bucket in buckets if bucket in held}
-        rest = [bucket for bucket in buckets if bucket not in held]
+        offsets = {} if snapshot is None else snapshot.log_offsets
+        log = {bucket: offsets[bucket] for bucket in buckets if bucket in offsets}
+        rest = [bucket for bucket in buckets if bucket not in offsets]
         pinned = None
         if not self._info.has_primary_key:
             log |= self._ask(rest, EARLIEST)
@@ -150,11 +150,11 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
     def _from_the_beginning(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
         """Where there is no table snapshot the whole changelog comes to the same rows, if it is all there."""
         starts = self._ask(buckets, EARLIEST)
-        cut = [bucket for bucket, start in starts.items() if start > 0]
-        if cut:
+        truncated = [bucket for bucket, start in starts.items() if start > 0]
+        if truncated:
             raise UnsupportedOperation(
                 f"a stream cannot begin with all rows of table {self._info.path}: this cluster has no table snapshots, "
-                f"and the beginning of the changelog of bucket {cut[0]} is gone. Begin at 'latest' or 'earliest'"
+                f"and the beginning of the changelog of bucket {truncated[0]} is gone. Begin at 'latest' or 'earliest'"
             )
         return starts
 
