@@ -174,8 +174,8 @@ class PostgreSQL(Database):
         try:
             yield
         except pg8000.DatabaseError as e:
-            said = e.args[0] if e.args and isinstance(e.args[0], dict) else {}
-            code, message = str(said.get("C", "")), said.get("M", str(e))
+            fields = e.args[0] if e.args and isinstance(e.args[0], dict) else {}
+            code, message = str(fields.get("C", "")), fields.get("M", str(e))
             raise _kind_of(code)(f"{self._name}: {message} ({code or type(e).__name__})") from e
         except (pg8000.InterfaceError, OSError) as e:
             raise broken(f"{self._name}: {e}") from e

@@ -42,11 +42,11 @@ class _Cursor:
         """The rows up to `stop`; loads the next batch when the current one is used up."""
         if self.batch is None or self.key is None or stop == self.start:
             return None
-        taken = self.batch.slice(self.start, stop - self.start), self.key.slice(self.start, stop)
+        rows = self.batch.slice(self.start, stop - self.start), self.key.slice(self.start, stop)
         self.start = stop
         if stop == self.batch.num_rows:
             self.load()
-        return taken
+        return rows
 
 
 def keyed_difference(

@@ -140,8 +140,8 @@ class LakeScan(Scan):
             return fixed.context, lambda: fixed.snapshot
         if self._as_of is not None:
             snapshot = snapshot_as_of(table, self._as_of)
-            then = table.schemas.schema(snapshot.schema_id)
-            return table.with_schema(then.with_options(table.schema.options)), lambda: snapshot
+            schema_then = table.schemas.schema(snapshot.schema_id)
+            return table.with_schema(schema_then.with_options(table.schema.options)), lambda: snapshot
         if not chooses_snapshot(table.options):
             return table, table.snapshots.latest
         table = travelled(table)

@@ -129,13 +129,13 @@ class KeyValueWriter:
         """The buffered rows, with their sequence numbers and kinds as the first columns."""
         first, self._next_sequence = self._next_sequence, self._next_sequence + self._pending_rows * self._step
         numbers = pa.array(np.arange(first, self._next_sequence, self._step, dtype=np.int64))
-        taken, done = [], 0
+        batches, offset = [], 0
         for batch, kinds in self._pending:
-            columns = [numbers.slice(done, batch.num_rows), pa.array(kinds, pa.int8()), *batch.columns]
-            taken.append(pa.RecordBatch.from_arrays(columns, schema=self._buffer_schema))
-            done += batch.num_rows
+            columns = [numbers.slice(offset, batch.num_rows), pa.array(kinds, pa.int8()), *batch.columns]
+            batches.append(pa.RecordBatch.from_arrays(columns, schema=self._buffer_schema))
+            offset += batch.num_rows
         self._forget()
-        return taken
+        return batches
 
     def _forget(self) -> None:
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
