@@ -208,11 +208,11 @@ def difference(existing: TableSchema, definition: LakeDefinition, *, wider: bool
     unwritten = _unwritten_format(existing.options)
     if unwritten is not None:
         return f"its option '{unwritten[0]}' asks for files in {unwritten[1]}, which tiering cannot write"
-    there = business_fields(existing)
+    current = business_fields(existing)
     fields = definition.fields
-    if len(there) < len(fields) or (len(there) > len(fields) and not wider):
-        return f"its columns are {_names(there)}, and should be {_names(fields)}"
-    for a, b in zip(there, fields, strict=False):
+    if len(current) < len(fields) or (len(current) > len(fields) and not wider):
+        return f"its columns are {_names(current)}, and should be {_names(fields)}"
+    for a, b in zip(current, fields, strict=False):
         if (a.name, _bare(a.type)) != (b.name, _bare(b.type)):
             return f"it has the column '{a.name} {a.type}' where '{b.name} {b.type}' should be"
     for key in (*RESERVED_OPTIONS, *sorted(IMMUTABLE_OPTIONS)):

@@ -39,14 +39,14 @@ class CatalogRules(LakeContractBase):
 
     @pytest.mark.parametrize("shape", ["log", "hashed", "keyed", "partitioned log", "partitioned keyed"])
     def test_a_new_table_has_the_columns_of_the_stream_and_no_rows(self, storage: LakeStorage, shape: str) -> None:
-        given: dict[str, Any] = {
+        keys: dict[str, Any] = {
             "log": {},
             "hashed": {"bucket_keys": ["id"]},
             "keyed": {"primary_key": ["id"]},
             "partitioned log": {"partition_keys": ["day"]},
             "partitioned keyed": {"partition_keys": ["day"], "primary_key": ["id", "day"]},
         }[shape]
-        table = self.create(storage, self.descriptor(WITH_DAY, **given))
+        table = self.create(storage, self.descriptor(WITH_DAY, **keys))
         assert table.source().schema.names[:3] == ["id", "name", "day"]
         assert table.committer().get_missing_lake_snapshot(None) is None
         table.round({})
@@ -56,9 +56,9 @@ class CatalogRules(LakeContractBase):
         columns = {**EVERY_TYPE, **(NANOSECONDS if self.has_nanoseconds else {})}
         table = self.log_table(storage, columns)
         schema = table.source().schema
-        wanted = user_schema(table.info.schema.columns)
-        assert schema.names[: len(columns)] == wanted.names
-        for f in wanted:
+        expected = user_schema(table.info.schema.columns)
+        assert schema.names[: len(columns)] == expected.names
+        for f in expected:
             assert schema.field(f.name).nullable
             assert pa.nulls(1, schema.field(f.name).type).cast(f.type).type == f.type
 
@@ -150,11 +150,11 @@ class CatalogRules(LakeContractBase):
 
     def test_other_alterations_are_refused(self, storage: LakeStorage) -> None:
         table = self.keyed_table(storage)
-        now = table.info.descriptor
+        current = table.info.descriptor
         other_type = self.descriptor({**ID_NAME, "name": types.bytes_()}, primary_key=["id"])
         fewer = self.descriptor({"id": types.int_()}, primary_key=["id"])
-        required = widened(now, Column("extra", types.int_().not_null()))
-        for expected in (other_type, fewer, required, replace(now, bucket_count=5)):
+        required = widened(current, Column("extra", types.int_().not_null()))
+        for expected in (other_type, fewer, required, replace(current, bucket_count=5)):
             with pytest.raises(UnsupportedOperation):
                 table.altered(expected)
         assert table.source().schema.names[:2] == ["id", "name"]
@@ -196,6 +196,6 @@ class CatalogRules(LakeContractBase):
         table.append(*people(1))
         moved = travelled(storage)
         assert moved.format == storage.format
-        there = replace(table, storage=moved)
-        there.append(*people(2))
-        assert there.read() == people(1, 2)
+        copy = replace(table, storage=moved)
+        copy.append(*people(2))
+        assert copy.read() == people(1, 2)

@@ -49,16 +49,16 @@ class RandomRounds(LakeContractBase):
 
     def check_order(self, table: TieredTable, rows: list[Row]) -> None:
         """Check that all buckets, read in key order, hold `rows`."""
-        found: list[Row] = []
+        rows_read: list[Row] = []
         for bucket in range(table.info.bucket_count):
             reader = table.source().create_sorted_reader([s for s in table.splits() if s.bucket() == bucket])
             assert reader is not None
             ranks: list[bytes] = []
             for batch in reader.read():
-                found += table.plain(batch)
+                rows_read += table.plain(batch)
                 ranks += reader.order.comparable(batch.select(["id"])).to_pylist()
             assert ranks == sorted(set(ranks))
-        assert in_order(found) == rows
+        assert in_order(rows_read) == rows
 
     @_settings
     @given(

@@ -150,13 +150,13 @@ class ReadingRules(LakeContractBase):
         rows: list[Row] = [{"id": i, "name": "x", "day": "ab"[i % 2]} for i in range(20)]
         table.upsert(*rows)
         source = table.source()
-        seen: list[Row] = []
+        all_rows: list[Row] = []
         for split in table.splits():
             with source.create_record_reader(split) as reader:
-                held = [r for batch in reader.read() for r in table.plain(batch)]
-            assert {table.place_of(r) for r in held} == {(split.partition(), split.bucket())}
-            seen += held
-        assert in_order(seen) == in_order(rows)
+                split_rows = [r for batch in reader.read() for r in table.plain(batch)]
+            assert {table.place_of(r) for r in split_rows} == {(split.partition(), split.bucket())}
+            all_rows += split_rows
+        assert in_order(all_rows) == in_order(rows)
 
     def test_splits_of_a_log_without_bucket_keys_name_its_buckets_or_none(self, storage: LakeStorage) -> None:
         table = self.log_table(storage, buckets=2)
@@ -175,10 +175,10 @@ class ReadingRules(LakeContractBase):
                 table.round({((text,), 0): [("+A", {"id": i, name: value})]})
             assert {s.partition() for s in table.splits()} == {(text,) for text in texts}
             assert table.read() == in_order({"id": i, name: v} for i, v in enumerate(values))
-            chosen = table.source().with_filters([col(name) == values[1]])
-            assert table.read(source=chosen.source, remaining=chosen.remaining) == [{"id": 1, name: values[1]}]
-            if chosen.accepted:
-                assert {s.partition() for s in table.splits(None, chosen.source)} == {(texts[1],)}
+            result = table.source().with_filters([col(name) == values[1]])
+            assert table.read(source=result.source, remaining=result.remaining) == [{"id": 1, name: values[1]}]
+            if result.accepted:
+                assert {s.partition() for s in table.splits(None, result.source)} == {(texts[1],)}
 
     def test_splits_cross_processes_as_bytes(self, storage: LakeStorage) -> None:
         table = self.keyed_table(storage, WITH_DAY, partition_keys=["day"], primary_key=["id", "day"], buckets=1)
@@ -213,11 +213,11 @@ class ReadingRules(LakeContractBase):
     @pytest.mark.parametrize("keyed", [False, True])
     def test_columns_come_in_the_order_they_are_requested(self, storage: LakeStorage, keyed: bool) -> None:
         table = self.mixed(storage, keyed)
-        for wanted in (["text"], ["day", "id"], ["price", "score"]):
-            source = table.source().with_project([[list(MIXED).index(name)] for name in wanted])
+        for names in (["text"], ["day", "id"], ["price", "score"]):
+            source = table.source().with_project([[list(MIXED).index(name)] for name in names])
             rows = table.read(source=source)
-            assert repr(rows) == repr(in_order({name: r[name] for name in wanted} for r in MIXED_ROWS))
-            assert not rows or list(rows[0]) == wanted
+            assert repr(rows) == repr(in_order({name: r[name] for name in names} for r in MIXED_ROWS))
+            assert not rows or list(rows[0]) == names
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_without_columns_rows_are_still_counted(self, storage: LakeStorage, keyed: bool) -> None:
@@ -233,10 +233,10 @@ class ReadingRules(LakeContractBase):
             a and {"city": a["city"], "place": a["place"] and {"y": a["place"]["y"]}}
             for a in (r["address"] for r in NESTED_ROWS)
         ]
-        asked: list[tuple[list[list[int]], list[Any]]] = [([[1, 0]], city), ([[1, 1, 1], [1, 0]], both)]
-        for paths, cut in asked:
+        cases: list[tuple[list[list[int]], list[Any]]] = [([[1, 0]], city), ([[1, 1, 1], [1, 0]], both)]
+        for paths, addresses in cases:
             source = table.source().with_project([[2], *paths])
-            expected = [{"score": r["score"], "address": a} for r, a in zip(NESTED_ROWS, cut, strict=True)]
+            expected = [{"score": r["score"], "address": a} for r, a in zip(NESTED_ROWS, addresses, strict=True)]
             assert self.rows_of(table, source) == in_order(expected)
 
     def test_columns_that_are_not_there_are_refused(self, storage: LakeStorage) -> None:
@@ -259,10 +259,10 @@ class ReadingRules(LakeContractBase):
             return table
         table = self.keyed_table(storage, MIXED, buckets=3)
         old = [{**r, "text": "t1", "score": 9.5, "price": Decimal(-1)} for r in MIXED_ROWS[:30]]
-        gone = [{**r, "id": r["id"] + 1000} for r in MIXED_ROWS[:10]]
-        table.upsert(*old, *gone)
+        deleted = [{**r, "id": r["id"] + 1000} for r in MIXED_ROWS[:10]]
+        table.upsert(*old, *deleted)
         table.upsert(*MIXED_ROWS)
-        table.delete(*gone)
+        table.delete(*deleted)
         return table
 
     # -- filters ------------------------------------------------------------------------------------------------------
@@ -285,14 +285,14 @@ class ReadingRules(LakeContractBase):
     ) -> None:
         table = self.mixed(storage, keyed)
         everything = table.read()
-        given: list[Predicate] = [col("text") == "t2", col("id") < 25]
-        wanted = self.matching(table, everything, given)
-        result = table.source().with_filters(given)
-        assert repr(table.read(source=result.source, remaining=result.remaining)) == repr(in_order(wanted))
+        predicates: list[Predicate] = [col("text") == "t2", col("id") < 25]
+        expected = self.matching(table, everything, predicates)
+        result = table.source().with_filters(predicates)
+        assert repr(table.read(source=result.source, remaining=result.remaining)) == repr(in_order(expected))
         if not result.remaining:
             only_score = result.source.with_project([[2]])
             rows = table.read(source=only_score)
-            assert repr(rows) == repr(in_order({"score": r["score"]} for r in wanted))
+            assert repr(rows) == repr(in_order({"score": r["score"]} for r in expected))
 
     def test_filters_that_are_not_understood_remain(self, storage: LakeStorage) -> None:
         table = self.mixed(storage, False)
@@ -376,9 +376,9 @@ class ReadingRules(LakeContractBase):
         ]
         assert keys == sorted(keys)
         assert sorted(i for _, i in keys) == list(range(40))
-        held = [{r["id"] for r in self.read_split(table.source(), s)} for s in splits]
-        assert sum(map(len, held)) == 40
-        assert len(held) > 1 or not self.many_splits
+        ids_of_splits = [{r["id"] for r in self.read_split(table.source(), s)} for s in splits]
+        assert sum(map(len, ids_of_splits)) == 40
+        assert len(ids_of_splits) > 1 or not self.many_splits
 
     def ranks(self, reader: SortedRecordReader, batch: pa.RecordBatch) -> list[bytes]:
         """The comparable keys of a batch."""

@@ -54,9 +54,9 @@ class TieringRules(LakeContractBase):
     def test_of_several_changes_of_a_key_the_last_one_counts(self, storage: LakeStorage, chunk: int | None) -> None:
         table = self.keyed_table(storage, buckets=1)
         a, b, c = ({"id": 1, "name": n} for n in "abc")
-        gone = {"id": 2, "name": "x"}
+        deleted = {"id": 2, "name": "x"}
         updates = [("+I", a), ("-U", a), ("+U", b), ("-U", b), ("+U", c)]
-        table.round({((), 0): [*updates, ("+I", gone), ("-D", gone)]}, chunk=chunk)
+        table.round({((), 0): [*updates, ("+I", deleted), ("-D", deleted)]}, chunk=chunk)
         assert table.read() == [c]
         table.round({((), 0): [("-D", c), ("+I", a)]}, chunk=chunk)
         assert table.read() == [a]
@@ -84,19 +84,19 @@ class TieringRules(LakeContractBase):
         committed = table.committer().commit([empty], {OFFSETS_PROPERTY: "file-2"})
         assert committed.snapshot_id != before
         assert table.read(committed.snapshot_id) == people(1)
-        found = table.committer().get_missing_lake_snapshot(before)
-        assert found is not None
-        assert (found.snapshot_id, found.properties[OFFSETS_PROPERTY]) == (committed.snapshot_id, "file-2")
+        snapshot = table.committer().get_missing_lake_snapshot(before)
+        assert snapshot is not None
+        assert (snapshot.snapshot_id, snapshot.properties[OFFSETS_PROPERTY]) == (committed.snapshot_id, "file-2")
 
     def test_properties_and_the_epoch_are_kept_in_the_snapshot(self, storage: LakeStorage) -> None:
         table = self.log_table(storage)
         table.epoch = 12
-        held = {OFFSETS_PROPERTY: "/remote/lake/ä.offsets", "other": '{"a": 1}'}
-        committed = table.round({((), 0): [("+A", r) for r in people(1)]}, held)
-        found = table.committer().get_missing_lake_snapshot(None)
-        assert found is not None
-        assert found.snapshot_id == committed.snapshot_id
-        assert {**found.properties, **held, EPOCH_PROPERTY: "12"} == dict(found.properties)
+        properties = {OFFSETS_PROPERTY: "/remote/lake/ä.offsets", "other": '{"a": 1}'}
+        committed = table.round({((), 0): [("+A", r) for r in people(1)]}, properties)
+        snapshot = table.committer().get_missing_lake_snapshot(None)
+        assert snapshot is not None
+        assert snapshot.snapshot_id == committed.snapshot_id
+        assert {**snapshot.properties, **properties, EPOCH_PROPERTY: "12"} == dict(snapshot.properties)
 
     def test_a_commit_tells_which_snapshot_is_readable(self, storage: LakeStorage) -> None:
         table = self.keyed_table(storage)
@@ -155,9 +155,9 @@ class TieringRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_upkeep_changes_no_rows_and_no_offsets(self, storage: LakeStorage, keyed: bool) -> None:
-        asked = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
+        properties = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
         make = self.keyed_table if keyed else self.log_table
-        table = make(storage, properties=asked)
+        table = make(storage, properties=properties)
         for i in range(7):
             committer = table.committer()
             changes = table.changes("+U" if keyed else "+A", people(i))
@@ -165,19 +165,19 @@ class TieringRules(LakeContractBase):
             table.base = committer.commit(results, {OFFSETS_PROPERTY: f"file-{i}"}).snapshot_id
             committer.maintain()
         assert table.read() == people(*range(7))
-        found = table.committer().get_missing_lake_snapshot(None)
-        assert found is not None
-        assert (found.snapshot_id, found.properties[OFFSETS_PROPERTY]) == (table.base, "file-6")
+        snapshot = table.committer().get_missing_lake_snapshot(None)
+        assert snapshot is not None
+        assert (snapshot.snapshot_id, snapshot.properties[OFFSETS_PROPERTY]) == (table.base, "file-6")
 
     # -- what is missing ----------------------------------------------------------------------------------------------
 
     def test_the_newest_snapshot_of_a_round_is_found_unless_it_is_known(self, storage: LakeStorage) -> None:
         table = self.log_table(storage)
         first, second = table.append(*people(1)), table.append(*people(2))
-        for known in (None, first.snapshot_id):
-            found = table.committer().get_missing_lake_snapshot(known)
-            assert found is not None
-            assert found.snapshot_id == second.snapshot_id
+        for latest in (None, first.snapshot_id):
+            snapshot = table.committer().get_missing_lake_snapshot(latest)
+            assert snapshot is not None
+            assert snapshot.snapshot_id == second.snapshot_id
         assert table.committer().get_missing_lake_snapshot(second.snapshot_id) is None
 
     def test_snapshots_of_others_are_nothing_that_is_missing(self, storage: LakeStorage) -> None:
@@ -190,9 +190,9 @@ class TieringRules(LakeContractBase):
         assert table.committer().get_missing_lake_snapshot(ours) is None
         table.delete(*people(1))
         assert table.read() == people(2, 3, name="new")
-        found = table.committer().get_missing_lake_snapshot(ours)
-        assert found is not None
-        assert found.snapshot_id == table.base
+        snapshot = table.committer().get_missing_lake_snapshot(ours)
+        assert snapshot is not None
+        assert snapshot.snapshot_id == table.base
 
     # -- fencing ------------------------------------------------------------------------------------------------------
 
@@ -206,8 +206,8 @@ class TieringRules(LakeContractBase):
         assert before is None or table.read() == before
         zombie.abort(results)
         assert before is None or table.read() == before
-        found = table.committer().get_missing_lake_snapshot(None)
-        assert found is None or found.properties.get(OFFSETS_PROPERTY) != "of a zombie"
+        newest = table.committer().get_missing_lake_snapshot(None)
+        assert newest is None or newest.properties.get(OFFSETS_PROPERTY) != "of a zombie"
 
     def test_a_worker_that_was_overtaken_cannot_commit(self, storage: LakeStorage) -> None:
         table = self.keyed_table(storage, buckets=1)
@@ -217,9 +217,9 @@ class TieringRules(LakeContractBase):
         files = self.data_files(storage)
         table.upsert(*people(1, name="in time"))
         self.refused(table, [late], base=old)
-        left = self.data_files(storage)
-        if files is not None and left is not None:
-            assert len(left & files) < len(files)
+        remaining = self.data_files(storage)
+        if files is not None and remaining is not None:
+            assert len(remaining & files) < len(files)
 
     def test_of_two_first_rounds_one_commits(self, storage: LakeStorage) -> None:
         table = self.log_table(storage)
@@ -295,9 +295,9 @@ class TieringRules(LakeContractBase):
         if disturbed:
             self.disturb(storage)
         committer, source = table.committer(), table.source()
-        for found in (committer.get_missing_lake_snapshot(None), source.newest_tiered()):
-            assert found is not None
-            assert (found.snapshot_id, offsets_name(found.properties)) == (first, "of-1")
+        for snapshot in (committer.get_missing_lake_snapshot(None), source.newest_tiered()):
+            assert snapshot is not None
+            assert (snapshot.snapshot_id, offsets_name(snapshot.properties)) == (first, "of-1")
         for tells in (committer, source):
             assert tells.was_undone(second, "of-2")
             assert not tells.was_undone(first, "of-1")
@@ -345,12 +345,12 @@ class TieringRules(LakeContractBase):
         assert planner.properties is None or offsets_name(planner.properties) == "of-1"
         results = [table.write(p, c) for p, c in table.changes("+A", people(3)).items()]
         table.base = first
-        made = table.committer().commit(results, {OFFSETS_PROPERTY: "/offsets/of-3"}).snapshot_id
+        snapshot_id = table.committer().commit(results, {OFFSETS_PROPERTY: "/offsets/of-3"}).snapshot_id
         assert table.source().create_planner(first).identity == planner.identity
-        found = table.source().create_planner(made)
-        assert found.properties is None or offsets_name(found.properties) == "of-3"
-        if made == second:  # ids come again in this format
-            assert found.identity not in (None, planner.identity)
+        new_planner = table.source().create_planner(snapshot_id)
+        assert new_planner.properties is None or offsets_name(new_planner.properties) == "of-3"
+        if snapshot_id == second:  # ids come again in this format
+            assert new_planner.identity not in (None, planner.identity)
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
@@ -405,10 +405,10 @@ class TieringRules(LakeContractBase):
         # The driver crashed here. The next one knows the previous snapshot.
         with pytest.raises(Conflict):
             table.committer(base=before).commit([result], {OFFSETS_PROPERTY: "file-2"})
-        found = table.committer(base=before).get_missing_lake_snapshot(before)
-        assert found is not None
-        assert (found.snapshot_id, found.properties[OFFSETS_PROPERTY]) == (committed.snapshot_id, "file-2")
-        table.base = found.snapshot_id
+        snapshot = table.committer(base=before).get_missing_lake_snapshot(before)
+        assert snapshot is not None
+        assert (snapshot.snapshot_id, snapshot.properties[OFFSETS_PROPERTY]) == (committed.snapshot_id, "file-2")
+        table.base = snapshot.snapshot_id
         assert table.read() == people(1, 2)
 
     def test_removing_what_was_committed_after_all_removes_nothing(self, storage: LakeStorage) -> None:
