@@ -177,7 +177,7 @@ class Catalog(ABC):
         """The same without options, opened again only if it has changed: for engines, which ask for each query.
 
         The schema is read each time, and the catalog asked where the table is. Callers share the table; one that writes
-        takes `another` of it. Raises `NotFound`.
+        takes a `new_handle` of it. Raises `NotFound`.
         """
         plain, mark, suffix = name.partition(BRANCH_MARK)
         branch = branch or (suffix if mark else MAIN_BRANCH)

@@ -127,7 +127,9 @@ class WarehouseSide(CatalogSide):
             if self.has_table(name.plain):  # something else is missing
                 raise
             return None
-        return LakeSideTable(self.context, self.context.full_name(name), table.another(), parts[0] if parts else None)
+        return LakeSideTable(
+            self.context, self.context.full_name(name), table.new_handle(), parts[0] if parts else None
+        )
 
     def create_table(self, name: TableIdentifier, request: TableRequest) -> LakeSideTable:
         return LakeSideTable(self.context, self.context.full_name(name), self._created(name, request))
