@@ -17,7 +17,7 @@ from forebay.paimon.read.plain_files import plain_files
 from forebay.paimon.store.context import TableContext
 from forebay.spark.bucket_functions import TableBucketing, lake_bucketing, live_bucketing
 from forebay.spark.reading.lake_plan import PaimonScan
-from forebay.spark.reading.live_read import LakePart, Split
+from forebay.spark.reading.live_read import BoundUnionSplit, Split
 from forebay.spark.reading.native_files import is_local
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.schemas import columns_of
@@ -123,9 +123,9 @@ def _bucket_of(
     partition: tuple[str, ...] | None
     lakes: Sequence[LakeSplit] = ()
     match split:
-        case LakePart(split=LakeSnapshotSplit(lake)):
+        case BoundUnionSplit(split=LakeSnapshotSplit(lake)):
             partition, number, lakes = lake.partition(), lake.bucket(), (lake,)
-        case LakePart(split=LakeSnapshotAndLogSplit(bucket, lakes)):
+        case BoundUnionSplit(split=LakeSnapshotAndLogSplit(bucket, lakes)):
             partition, number = names.get(bucket.partition_id), bucket.bucket
         case LogSplit(bucket) | KvSnapshotSplit(bucket):
             partition, number = names.get(bucket.partition_id), bucket.bucket

@@ -28,7 +28,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
 from forebay.protocol.sasl import PlainClient
-from forebay.spark.reading.live_read import ReadFunction
+from forebay.spark.reading.live_read import LiveRead
 from forebay.spark.reading.plan import SplitsPartition
 from forebay.unionread.splits import KvSnapshotSplit, LogSplit
 
@@ -131,7 +131,7 @@ class DirectBuckets:
         )
 
 
-def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
+def direct_logs(connection: Connection, read: LiveRead) -> DirectLogs | str:
     """How executors read the logs of `read`, or why Python workers have to."""
     info = read.info
     if read.include:
@@ -168,7 +168,7 @@ def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
     return DirectLogs(connection, info, b"".join(source))
 
 
-def direct_buckets(connection: Connection, read: ReadFunction, buckets: Sequence[TableBucket]) -> DirectBuckets | str:
+def direct_buckets(connection: Connection, read: LiveRead, buckets: Sequence[TableBucket]) -> DirectBuckets | str:
     """How executors read `buckets` of a primary-key table, or why Python workers have to."""
     info, cluster = read.info, connection.cluster
     if read.include:
@@ -200,7 +200,7 @@ def _address(connection: Connection, info: TableInfo, bucket: TableBucket) -> by
     return _text(node.host.encode()) + struct.pack(">i", node.port)
 
 
-def _handshake(read: ReadFunction) -> bytes:
+def _handshake(read: LiveRead) -> bytes:
     """How a connection begins, and how long Java waits."""
     settings = read.settings
     name, version = SOFTWARE
@@ -215,7 +215,7 @@ def _handshake(read: ReadFunction) -> bytes:
     return struct.pack(">iii", *milliseconds, len(hellos)) + b"".join(sent)
 
 
-def _columns(read: ReadFunction, positions: Sequence[int]) -> bytes | str:
+def _columns(read: LiveRead, positions: Sequence[int]) -> bytes | str:
     """Where each of Spark's columns is among those at `positions`, and how it becomes Spark's; or why it does not."""
     info = read.info
     columns = [info.schema.columns[position] for position in positions]

@@ -38,7 +38,7 @@ from forebay.spark.reading.live_plan import (
     cut_logs,
     log_ranges,
 )
-from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
+from forebay.spark.reading.live_read import BoundUnionSplit, LiveRead, Split
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
@@ -105,7 +105,7 @@ class BinlogScan(ClusterScan):
 
 
 @dataclass(frozen=True)
-class WholeUpdatesRead(ReadFunction):
+class WholeUpdatesRead(LiveRead):
     """Reads splits whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
 
     def _whole_updates(self, connection: Connection, split: LogSplit) -> Iterator[pa.RecordBatch]:
@@ -267,7 +267,7 @@ class NewestScan(ClusterScan):
 
 
 @dataclass(frozen=True)
-class NewestRead(ReadFunction):
+class NewestRead(LiveRead):
     """Reads the splits of such a stream: rows of snapshots are inserts, those of the log the newest changes."""
 
     deletes: str = IGNORE
@@ -275,7 +275,7 @@ class NewestRead(ReadFunction):
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         others = []
         for split in partition.splits:
-            if isinstance(split, LakePart) and isinstance(split.split, LakeSnapshotAndLogSplit):
+            if isinstance(split, BoundUnionSplit) and isinstance(split.split, LakeSnapshotAndLogSplit):
                 yield from self._newest(connection, split.split)
             else:
                 others.append(split)

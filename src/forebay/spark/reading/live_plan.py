@@ -8,7 +8,7 @@ The driver opens a snapshot when a query's tasks are made, and every task reads 
 are tried again, or run twice (speculation), give the same rows. The snapshot ends with the query's plan: when the JVM
 collects the plan, Python lets go of its scan, which releases the snapshot. Its lease ends it where that does not
 happen, because the driver died for instance. Tasks that come when the snapshot is gone make the same rows from the
-changelog (`ReadFunction`), where it is complete.
+changelog (`LiveRead`), where it is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
 from forebay.spark.read_modes import DEFAULT_MODES, ReadMode, switch_of
-from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
+from forebay.spark.reading.live_read import BoundUnionSplit, LiveRead, Split
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
@@ -138,11 +138,11 @@ class ClusterScan:
             return ()
         return self.info.descriptor.physical_primary_key if self.strategy == SERVER_SCAN else ()
 
-    def read_function(self, pushdown: Pushdown, schema: StructType) -> ReadFunction:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> LiveRead:
         """The function that reads each task; `schema` is Spark's schema of the requested columns."""
         metadata_names = self._metadata_names
         include = [_INCLUDE[name] for name in pushdown.columns if name in metadata_names]
-        return ReadFunction(
+        return LiveRead(
             self.options.settings,
             self.info,
             tuple(name for name in pushdown.columns if name not in metadata_names),
@@ -303,10 +303,10 @@ class ClusterScan:
         def open_tasks(tasks: Sequence[tuple[Split, ...]], find_buckets: FindBuckets | None = None) -> OpenedScan:
             """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
             if any(isinstance(split, KeyLookupSplit) for task in tasks for split in task):
-                from forebay.spark.reading.key_lookups import with_found_rows
+                from forebay.spark.reading.key_lookups import with_inline_rows
 
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
-                tasks, snapshot = with_found_rows(connection, view, tasks, pin)
+                tasks, snapshot = with_inline_rows(connection, view, tasks, pin)
             else:
                 tasks, snapshot = self.open_snapshot(connection, tasks, find_buckets)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
@@ -338,7 +338,7 @@ class ClusterScan:
         return find_buckets
 
     def _direct(
-        self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
+        self, connection: Connection, read: LiveRead, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
     ) -> DirectReading | str | None:
         """How the JVM reads the logs of a log table, or buckets, itself, or why it does not."""
         buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
@@ -456,7 +456,7 @@ def lake_tasks(
     counts = count_rows(kv)
     pieces: list[Split] = [split for split in plan.splits if isinstance(split, KeyLookupSplit)]
     pieces += [
-        LakePart(plan.reader, split)
+        BoundUnionSplit(plan.reader, split)
         for split in plan.splits
         if not isinstance(split, LogSplit | KvSnapshotSplit | KeyLookupSplit)
     ]
