@@ -1,14 +1,14 @@
 """Planning a scan: partitions, buckets, offsets and row counts -> tasks. Needs a connection and no JVM.
 
-All that a scan reads is decided here and carried by its input partitions. A table with a lake is planned by
-forebay.unionread, everything else here. Logs are read from the earliest to the latest offset of the moment of planning,
-primary-key tables at the instant of a table snapshot.
+The plan determines all that a scan reads; its input partitions contain it. forebay.unionread plans tables with a lake,
+this module all others. Logs are read from the earliest to the latest offset at planning time, primary-key tables at a
+table snapshot.
 
-The driver opens a snapshot when a query's tasks are made, and every task reads its buckets of that snapshot: tasks that
-are tried again, or run twice (speculation), give the same rows. The snapshot ends with the query's plan: when the JVM
-collects the plan, Python lets go of its scan, which releases the snapshot. Its lease ends it where that does not
-happen, because the driver died for instance. Tasks that come when the snapshot is gone make the same rows from the
-changelog (`LiveRead`), where it is complete.
+The driver opens a snapshot when it creates a query's tasks, and each task reads its buckets of that snapshot. So tasks
+that are retried, or run twice (speculation), return the same rows. The snapshot lives as long as the query's plan: when
+the JVM collects the plan, Python collects its scan, which releases the snapshot. If that does not happen, for instance
+because the driver died, its lease expires. Tasks that run after the snapshot has ended rebuild the same rows from the
+changelog (`LiveRead`), if the changelog is complete.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ CHANGELOG_FIELDS = (
     StructField("_log_offset", LongType(), False),
     StructField("_commit_timestamp", TimestampType(), True),
 )
-"""Metadata columns of a changelog, in front of the table's. Rows of a snapshot, with which a stream may begin, have no
-time; records of the log always have one."""
+"""Metadata columns of a changelog, before the table's columns. Rows of a snapshot, with which a stream may begin, have
+no timestamp; records of the log always have one."""
 
 METADATA_FIELDS = (
     CHANGELOG_FIELDS[1],
     StructField("_commit_timestamp", TimestampType(), False),
     StructField("__bucket", IntegerType(), False),
 )
-"""The metadata columns of a log table: the place and time of a record. A row of a primary-key table, which may have
-come about by several records, has the last one only."""
+"""The metadata columns of a log table: the offset and timestamp of a record. A primary-key table has only the last one,
+because a row may result from several records."""
 
 LEASE_SECONDS = 1800.0
-"""How long a snapshot waits for a task of its query to read, where the user does not say otherwise."""
+"""The default lease of a snapshot: how long it lives without a read of one of its tasks."""
 
 _INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
 _INCLUDE["__bucket"] = "bucket"
-"""Their names in the client."""
+"""The names of these columns in the client."""
 
 
 def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
@@ -91,7 +91,7 @@ def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
 
 @dataclass(frozen=True)
 class ClusterScan:
-    """A table that is to be scanned, or its changelog, or what is in its lake (`is_lake`).
+    """The scan of a table, its changelog, or its rows in the lake (`is_lake`).
 
     `as_of` is a lake snapshot (a number, or a tag's name) or a time to read the table as of; None: now.
     """
@@ -133,7 +133,7 @@ class ClusterScan:
 
     @property
     def lookup_key(self) -> tuple[str, ...]:
-        """The columns by whose values rows are looked up; () where they are not."""
+        """The columns by whose values rows are looked up; () if the table has no lookups."""
         if self.is_lake or self.options.read_optimized or self.as_of is not None or self.options.window is not None:
             return ()
         return self.info.descriptor.physical_primary_key if self.strategy == SERVER_SCAN else ()
@@ -155,12 +155,12 @@ class ClusterScan:
 
     @property
     def _metadata_names(self) -> frozenset[str]:
-        """The names of columns that are not the table's, but say something of a record."""
+        """The names of the metadata columns."""
         fields = CHANGELOG_FIELDS if self.is_changelog else metadata_fields(self.info)
         return frozenset(field.name for field in fields)
 
     def refuse_metadata(self, columns: Sequence[str]) -> None:
-        """Raise `UnsupportedOperation` for metadata columns of a log table, which its rows in a lake do not have."""
+        """Raise `UnsupportedOperation` for metadata columns of a log table: its rows in a lake do not have them."""
         metadata = () if self.info.has_primary_key else [name for name in columns if name in self._metadata_names]
         if metadata:
             raise UnsupportedOperation(
@@ -172,7 +172,7 @@ class ClusterScan:
     def _stream_tasks(
         self, connection: Connection, cores: int, pushdown: Pushdown, view: RowView, look_up: bool
     ) -> tuple[list[tuple[Split, ...]], str | None]:
-        """The tasks of a table that has nothing in a lake, and the keys or buckets that its filters leave, in words.
+        """The tasks of a table without rows in a lake, and a description of the keys or buckets that filters select.
 
         `view` has the columns and all filters of `pushdown`.
         """
@@ -207,9 +207,9 @@ class ClusterScan:
         return cut_logs(offsets, cores, self.options.records_per_partition)
 
     def _union_plan(self, connection: Connection, pushdown: Pushdown, view: RowView, look_up: bool) -> UnionPlan | None:
-        """The plan of a table with a lake, or of a time range; None where the stream alone is read.
+        """The plan of a table with a lake, or of a time range; None if only the stream is read.
 
-        The same holds where nothing is in the lake yet.
+        Also None if the lake has no rows yet.
         """
         info, window = self.info, self.options.window
         if self.as_of is not None:
@@ -232,8 +232,8 @@ class ClusterScan:
     ) -> tuple[Sequence[tuple[Split, ...]], TableSnapshot | None]:
         """Tasks, and the table snapshot that they read; None if they read logs, or if the cluster has no snapshots.
 
-        They are `tasks`, and others for further buckets that `find_buckets` lists and that the snapshot has: those of
-        partitions that were created since the scan was planned.
+        The tasks are `tasks`, and tasks for buckets that `find_buckets` lists and the snapshot contains, but the plan
+        does not: those of partitions that were created since.
         """
         buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if not buckets or self.strategy != SERVER_SCAN:
@@ -273,9 +273,8 @@ class ClusterScan:
         """Return what tasks read and, for a table with a lake, the part that Spark can read directly: local
         files, and those of stores that it `serves`.
 
-        Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads. A query
-        that names the bucket of its rows has each read with its bucket instead. Of `modes`, only those count that the
-        options allow.
+        Keys that the filters fix are looked up (`look_up`) when the plan is opened, or when a task reads. A query that
+        selects the bucket column scans each bucket instead. `modes` are restricted to those that the options allow.
         """
         modes &= self.options.modes
         if self.reads_lake:
@@ -301,7 +300,7 @@ class ClusterScan:
                 beside = lake_tasks(share.rest, *how)
 
         def open_tasks(tasks: Sequence[tuple[Split, ...]], find_buckets: FindBuckets | None = None) -> OpenedScan:
-            """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
+            """Pins the table snapshot that the tasks read, if any. It is released when it is collected."""
             if any(isinstance(split, KeyLookupSplit) for task in tasks for split in task):
                 from forebay.spark.reading.key_lookups import with_inline_rows
 
@@ -318,9 +317,9 @@ class ClusterScan:
         return ScanPlan(read, tasks, rows, open_tasks, native, beside, selection, direct, open_current)
 
     def _bucket_finder(self, connection: Connection, pushdown: Pushdown, view: RowView) -> FindBuckets | None:
-        """A function that lists the buckets that `pushdown` leaves of the table when it is called; None if not needed.
+        """A function that lists the table's current buckets that `pushdown` selects; None if it is not needed.
 
-        Tables without partitions do not need it, and neither do logs, which are read up to the moment of the plan.
+        It is not needed for tables without partitions, nor for logs, which are read up to the time of the plan.
         """
         info = self.info
         if not info.is_partitioned or self.strategy != SERVER_SCAN:
@@ -340,7 +339,7 @@ class ClusterScan:
     def _direct(
         self, connection: Connection, read: LiveRead, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
     ) -> DirectReading | str | None:
-        """How the JVM reads the logs of a log table, or buckets, itself, or why it does not."""
+        """How the JVM reads the logs of a log table, or buckets, itself; or the reason why it does not."""
         buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if self.is_changelog or (self.info.has_primary_key and not buckets) or read.strategy != SERVER_SCAN:
             return None
@@ -358,11 +357,11 @@ def open_for_query(
     lease: SnapshotLease,
     find_buckets: FindBuckets | None = None,
 ) -> TableSnapshot | None:
-    """A snapshot of these buckets; None where the cluster has no table snapshots, or there is nothing to read.
+    """A snapshot of these buckets; None if the cluster has no table snapshots, or there is nothing to read.
 
-    Also of those that `find_buckets` finds (`forebay.client.reading.table_snapshot.open_snapshot_with`).
+    It includes the buckets that `find_buckets` lists (`forebay.client.reading.table_snapshot.open_snapshot_with`).
 
-    It is released when it is collected, by this process. Raises `LimitExceeded` if the server has its fill of them.
+    It is released when this process collects it. Raises `LimitExceeded` if the server has too many snapshots open.
     """
     cluster = connection.cluster
     duration = round((LEASE_SECONDS if lease.seconds is None else lease.seconds) * 1000)
@@ -394,7 +393,7 @@ def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot 
 def matching_buckets(
     connection: Connection, info: TableInfo, partition_filters: Sequence[Predicate] = ()
 ) -> list[TableBucket]:
-    """The buckets of the partitions that the filters leave."""
+    """The buckets of the partitions that the filters select."""
     if not info.is_partitioned:
         return [TableBucket(info.table_id, number) for number in range(info.bucket_count)]
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
@@ -420,7 +419,7 @@ def log_ranges(
 def row_counts(
     connection: Connection, info: TableInfo, buckets: Sequence[TableBucket]
 ) -> dict[TableBucket, int | None]:
-    """The row count of each bucket, None where the cluster does not count."""
+    """The row count of each bucket; None if the cluster does not count rows."""
     if not buckets:
         return {}
     partitions = None
@@ -445,11 +444,11 @@ def lake_tasks(
     limit: int | None,
     rows_per_task_max: int | None,
 ) -> list[tuple[Split, ...]]:
-    """The splits of each task of a union read. `covered` are the buckets that filters on partitions leave.
+    """The splits of each task of a union read. `covered` are the buckets that filters on partitions select.
 
     Splits with lake rows are read by forebay.unionread: one for each piece of the lake, or for each bucket whose
-    lake rows a log range overrides. Logs and buckets that only the servers have are read as in tables without a lake. A
-    small limit is met by one task, which reads one split after the other.
+    lake rows a log range overrides. Logs and buckets that only the servers have are read as in tables without a lake.
+    For a small limit there is one task, which reads the splits one after the other.
     """
     logs = {s.bucket: (s.start, s.stop) for s in plan.splits if isinstance(s, LogSplit) and s.bucket in covered}
     kv = [s.bucket for s in plan.splits if isinstance(s, KvSnapshotSplit) and s.bucket in covered]
@@ -473,7 +472,7 @@ def cut_logs(
 ) -> list[tuple[Split, ...]]:
     """The logs between (start, stop) offsets, cut into tasks of the same number of records, in order.
 
-    `rows_per_task_max` (`scan.maxRecordsPerPartition`) makes more tasks where they would be larger.
+    `rows_per_task_max` (`scan.maxRecordsPerPartition`) limits the records of a task.
     """
     total = sum(max(0, stop - start) for start, stop in offsets.values())
     tasks = task_count(total, cores)
@@ -515,7 +514,7 @@ def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: in
 def plan_kv(counts: Mapping[TableBucket, int | None], cores: int, limit: int | None = None) -> list[tuple[Split, ...]]:
     """Scans of buckets with these row counts (None: unknown), as tasks.
 
-    Buckets that were empty when they were counted are read too, because rows may have come since.
+    Buckets that were empty when they were counted are read too, because they may have rows by now.
     """
     splits: list[Split] = [KvSnapshotSplit(bucket, rows) for bucket, rows in counts.items()]
     if splits and limit is not None and limit <= LIMIT_ONE_TASK_MAX:
