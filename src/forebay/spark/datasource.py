@@ -1,13 +1,13 @@
-"""The formats of `spark.read`, `spark.readStream` and `df.write.format(...)`, also with Spark Connect; and "forebay".
+"""The format "forebay" of `spark.read`, `spark.readStream` and `df.write.format(...)`, also with Spark Connect.
 
-`SideDataSource`, `Target` and `BatchReader` are what both formats share; forebay.spark.lake_datasource has the other.
+Both formats share `SideDataSource`, `Target` and `BatchReader`; forebay.spark.lake_datasource has "forebay-paimon".
 
 Options of "forebay": `bootstrap.servers` and `table` (or the path: `.load("sales.orders")`); `user`, `password`;
 `columns` ("a, b"); for reads `filter` (SQL) and `limit`; `client.*`. The table may be a `$changelog` or a `$binlog`.
 
-Rule: columns, filters and limits come as options, never by `pushFilters`. PySpark keeps one read plan for all uses of a
-DataFrame, so a filter that is pushed once filters all of them: silently wrong results. The catalog of
-`forebay.spark.attach` does not have this problem, and pushes everything down automatically.
+Rule: columns, filters and limits are options; `pushFilters` is not implemented. PySpark keeps one read plan for all
+uses of a DataFrame, so a filter of one use would silently apply to all of them. The catalog of `forebay.spark.attach`
+does not have this problem and pushes everything down automatically.
 
 Everything here runs in Python processes of Spark, some of them without a Spark session.
 """
@@ -121,7 +121,7 @@ class SideDataSource(DataSource):
 
 
 class _NoStream(DataSourceStreamReader):
-    """Raises when Spark asks it for anything: of an error before it has a reader, Spark's process loses the message."""
+    """A reader whose methods raise an error: Spark's process loses the message of an error in creating a reader."""
 
     def __init__(self, reason: ForebayError) -> None:
         self._reason = reason
@@ -187,7 +187,7 @@ class Target:
 
     @property
     def metadata_fields(self) -> Sequence[StructField]:
-        """The fields of columns that are read only if they are asked for by name."""
+        """The fields of columns that are read only if they are requested by name."""
         return ()
 
     @property
@@ -349,19 +349,19 @@ class LiveTarget(Target):
         of_log = self.system in (CHANGELOG, BINLOG) or self._changes is not None
         options = stream_options(self.settings, self.info.descriptor, self.option_reader.values, is_changelog=of_log)
         scan = scan_of(self.info, options.read, self.system, options.deletes, self._changes)
-        pushdown = self.pushdown(schema)  # a stream looks for its partitions as it goes
+        pushdown = self.pushdown(schema)  # a stream lists its partitions for each batch
         pushdown = Pushdown(pushdown.columns, (), pushdown.filter)
         return LiveStreamPlanner(scan, options, pushdown, schema, self.cores)
 
     def writer(self, schema: StructType, overwrite: bool) -> ForebayWriter:
-        """Raises `InvalidRequest` for unknown options and for what cannot be written."""
+        """Raises `InvalidRequest` for unknown options and for a schema that cannot be written."""
         transaction, is_atomic = transaction_option(self.option_reader), self.option_reader.take(ATOMIC)
         function, replaced = self._write(schema, overwrite)
         staged = begin_statement(self.settings, transaction, overwrite, self.info, is_atomic)
         return ForebayWriter(replace(function, staged=staged), replaced)
 
     def stream_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """As `writer`."""
+        """The writer of a stream. Raises as `writer`."""
         from forebay.spark.writing.live_stream_sink import ForebayStreamWriter
 
         function, replaced = self._write(schema, overwrite)
@@ -393,7 +393,7 @@ class LiveTarget(Target):
 
 
 class ForebayWriter(DataSourceArrowWriter):
-    """Writes the rows of each task: they are staged, and committed by the driver."""
+    """Writes the rows of each task: tasks stage them, and the driver commits."""
 
     def __init__(self, function: WriteFunction, replaced: Replaced | None) -> None:
         self._function, self._replaced = function, replaced
