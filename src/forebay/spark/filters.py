@@ -1,12 +1,12 @@
 """Spark's filters -> `forebay.metadata.predicate`.
 
-Spark hands filters over as trees of V2 expressions. `forebay.spark.jvm.expressions` reads such a tree into values,
-and `to_predicate` converts it, or returns None: then Spark filters.
+Spark passes filters as trees of V2 expressions. `forebay.spark.jvm.expressions` reads such a tree into values, and
+`to_predicate` converts it, or returns None: then only Spark filters.
 
-Rule: a converted filter holds for at least the rows for which Spark's holds. So it is exact, or not converted at all:
-no collations, no nested fields, no columns that Spark sees with fewer digits than they have. NOT is pushed down to the
-leaves, where three-valued logic allows it. Literals come as text in Spark's internal form (dates are days, timestamps
-are microseconds), which unlike Java's objects knows no time zones.
+Rule: a converted filter accepts at least the rows that Spark's filter accepts. So a filter is converted exactly or not
+at all: no collations, no nested fields, no columns of a higher precision than Spark's. NOT is pushed down to the
+leaves, where three-valued logic allows it. Literals are text in Spark's internal form (dates are days, timestamps are
+microseconds), which does not depend on time zones as Java's objects do.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class _NotConvertible(Exception):
 
 
 def predicate_of(text: str, columns: Sequence[Column]) -> Predicate:
-    """The filter that is written as SQL, for readers that have no Spark session to parse it (the option `filter`).
+    """The filter of an SQL text (option `filter`), for readers without a Spark session that could parse it.
 
-    Raises `InvalidRequest` for what is no filter on `columns`, and for columns that Spark sees with fewer digits.
+    Raises `InvalidRequest` if it is no filter on `columns`, and for columns of a higher precision than Spark's.
     """
     parsed = as_predicate(text, user_schema(columns))
-    assert parsed is not None  # as it is for None alone
+    assert parsed is not None  # it is None only for None
     predicate = filters.normalize(parsed, columns)
     _require_comparable(text, predicate, {column.name: column for column in columns})
     return predicate
@@ -307,9 +307,9 @@ def matching_partitions(
 def key_values(
     predicates: Sequence[Predicate], key: Sequence[str], keys_max: int
 ) -> tuple[list[tuple[Any, ...]], list[Predicate]] | None:
-    """(the keys that `predicates` allow, what else they ask), if they fix every column of `key`; otherwise None.
+    """The keys that `predicates` allow and the other predicates; None unless they fix every column of `key`.
 
-    None too where that would be more than `keys_max` keys. Keys are tuples in the order of `key`, each once.
+    Also None for more than `keys_max` keys. Keys are tuples in the order of `key`, without duplicates.
     """
     allowed: dict[str, list[Any]] = {}
     rest: list[Predicate] = []
@@ -365,7 +365,7 @@ def _is_safe(expression: Expression, columns: Mapping[str, Column], negated: boo
 
 
 def _values(expressions: Iterable[Expression]) -> list[Any]:
-    """The values of literals; one that is none stands for an expression that cannot be judged."""
+    """The values of literals. Other expressions are returned as they are; their values are unknown."""
     values: list[Any] = []
     for expression in expressions:
         values += literal_values(expression) if isinstance(expression, Literal | Literals) else [expression]
@@ -373,9 +373,9 @@ def _values(expressions: Iterable[Expression]) -> list[Any]:
 
 
 def predicates_of(predicates: Iterable[JavaObject], columns: Sequence[Column]) -> tuple[list[Predicate] | None, bool]:
-    """What rows must match for these predicates of the JVM (None: no row can), and whether these are all conditions.
+    """The conditions of these predicates of the JVM (None: no row can match), and whether they are complete.
 
-    There may be others, which only Spark can evaluate.
+    They are incomplete if there are predicates that only Spark can evaluate.
     """
     conditions = []
     is_whole = True
