@@ -100,6 +100,7 @@ class ReadingRules(LakeContractBase):
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def test_every_snapshot_is_read_as_it_was(self, storage: LakeStorage) -> None:
+        """Later upserts and deletes do not change the rows of an older snapshot."""
         table = self.keyed_table(storage)
         first = table.upsert(*people(1, 2)).snapshot_id
         second = table.upsert(*people(2, 3, name="new")).snapshot_id
@@ -109,6 +110,7 @@ class ReadingRules(LakeContractBase):
         assert table.read() == people(2, 3, name="new")
 
     def test_an_unknown_snapshot_is_not_found(self, storage: LakeStorage) -> None:
+        """The error has the code LAKE_SNAPSHOT_NOT_EXIST, also in a table without snapshots."""
         table = self.log_table(storage)
         with pytest.raises(NotFound) as refused:
             table.splits(1)
@@ -119,6 +121,8 @@ class ReadingRules(LakeContractBase):
         assert refused.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
 
     def test_a_snapshot_that_expires_is_not_found_by_planners_nor_by_readers(self, storage: LakeStorage) -> None:
+        """A planner or reader created before the expiry returns the rows of its snapshot, or raises
+        LAKE_SNAPSHOT_NOT_EXIST."""
         table = self.keyed_table(storage, buckets=1)
         for i in range(4):
             table.upsert(*people(1, name=f"r{i}"))
@@ -146,6 +150,7 @@ class ReadingRules(LakeContractBase):
     # -- splits -------------------------------------------------------------------------------------------------------
 
     def test_splits_tell_their_bucket_and_partition(self, storage: LakeStorage) -> None:
+        """The rows of a split belong to the bucket and partition that it reports, and no row is in two splits."""
         table = self.keyed_table(storage, WITH_DAY, partition_keys=["day"], primary_key=["id", "day"], buckets=3)
         rows: list[Row] = [{"id": i, "name": "x", "day": "ab"[i % 2]} for i in range(20)]
         table.upsert(*rows)
@@ -166,6 +171,8 @@ class ReadingRules(LakeContractBase):
         assert {s.partition() for s in table.splits()} == {()}
 
     def test_partitions_of_all_types_are_told_as_in_the_stream(self, storage: LakeStorage) -> None:
+        """`LakeSplit.partition` has the text of the stream's partition names. A filter on the partition key that is
+        accepted prunes partitions."""
         for number, (t, values) in enumerate(self.partition_values):
             name = f"p{number}"
             descriptor = self.descriptor({"id": types.int_(), name: t}, partition_keys=[name])
@@ -181,6 +188,7 @@ class ReadingRules(LakeContractBase):
                 assert {s.partition() for s in table.splits(None, result.source)} == {(texts[1],)}
 
     def test_splits_cross_processes_as_bytes(self, storage: LakeStorage) -> None:
+        """A serialized split is smaller than `SPLIT_BYTES_MAX`, and an unpickled source reads the same rows from it."""
         table = self.keyed_table(storage, WITH_DAY, partition_keys=["day"], primary_key=["id", "day"], buckets=1)
         for i in range(3):
             table.upsert({"id": i, "name": "x" * 200, "day": "day-1"}, {"id": i, "name": "y", "day": "b"})
@@ -194,6 +202,7 @@ class ReadingRules(LakeContractBase):
             assert self.read_split(source, again) == self.read_split(source, split) != []
 
     def test_bytes_that_are_no_split_are_refused(self, storage: LakeStorage) -> None:
+        """`deserialize` raises `UnsupportedOperation` for a newer version, `CorruptData` for malformed bytes."""
         table = self.log_table(storage)
         table.append(*people(1))
         serializer = table.source().split_serializer()
@@ -212,6 +221,7 @@ class ReadingRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_columns_come_in_the_order_they_are_requested(self, storage: LakeStorage, keyed: bool) -> None:
+        """`with_project` determines the order of the columns."""
         table = self.mixed(storage, keyed)
         for names in (["text"], ["day", "id"], ["price", "score"]):
             source = table.source().with_project([[list(MIXED).index(name)] for name in names])
@@ -226,6 +236,7 @@ class ReadingRules(LakeContractBase):
         assert rows == [{}] * len(MIXED_ROWS)
 
     def test_fields_of_rows_are_read_alone(self, storage: LakeStorage) -> None:
+        """`with_project` accepts paths to nested fields, at any depth. A null row remains null."""
         table = self.log_table(storage, NESTED)
         table.append(*NESTED_ROWS)
         city = [a and {"city": a["city"]} for a in (r["address"] for r in NESTED_ROWS)]
@@ -269,6 +280,7 @@ class ReadingRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_filters_that_remain_make_exactly_the_rows_that_match(self, storage: LakeStorage, keyed: bool) -> None:
+        """A source returns at least the matching rows; the remaining filters leave exactly these."""
         table = self.mixed(storage, keyed)
         everything = table.read()
         for predicate in FILTERS:
@@ -283,6 +295,7 @@ class ReadingRules(LakeContractBase):
     def test_several_filters_hold_together_and_may_name_columns_that_are_not_read(
         self, storage: LakeStorage, keyed: bool
     ) -> None:
+        """Filters are combined with AND, and are independent of the projection."""
         table = self.mixed(storage, keyed)
         everything = table.read()
         predicates: list[Predicate] = [col("text") == "t2", col("id") < 25]
@@ -302,6 +315,8 @@ class ReadingRules(LakeContractBase):
         assert len(table.read(source=result.source)) == len(MIXED_ROWS)
 
     def test_a_filter_does_not_bring_back_an_older_version(self, storage: LakeStorage) -> None:
+        """In a table with a primary key, a filter applies to the newest row of a key, not to older rows in other
+        files."""
         table = self.keyed_table(storage, buckets=1)
         table.upsert(*people(1, 2, 3, name="old"))
         table.upsert(*people(1, 2, name="new"))
@@ -318,6 +333,7 @@ class ReadingRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_a_limit_leaves_enough_rows_of_every_split(self, storage: LakeStorage, keyed: bool) -> None:
+        """Each split returns at least as many rows as the limit, or all of its rows."""
         table = self.mixed(storage, keyed)
         source = table.source()
         for limit in (0, 1, 5, 1000):
@@ -337,6 +353,8 @@ class ReadingRules(LakeContractBase):
 
     @pytest.mark.parametrize("keys", KEY_SETS)
     def test_a_sorted_reader_yields_each_key_once_in_its_order(self, storage: LakeStorage, keys: str) -> None:
+        """Rows of several rounds are merged by key. `order.comparable` of the keys is ascending, and equal for equal
+        keys in any batch."""
         columns, values = KEY_SETS[keys]
         if len(columns) > self.bucket_keys_max:
             pytest.skip("this format's bucket keys have fewer columns")
@@ -361,6 +379,7 @@ class ReadingRules(LakeContractBase):
         assert alone == ordered
 
     def test_a_sorted_reader_brings_several_splits_into_one_order(self, storage: LakeStorage) -> None:
+        """`create_sorted_reader` merges the splits of a bucket, given in any order."""
         table = self.keyed_table(storage, buckets=1, custom=dict(self.many_splits))
         for first in (30, 0, 20, 10):
             table.upsert(*people(*range(first, first + 10)))
@@ -386,6 +405,7 @@ class ReadingRules(LakeContractBase):
         return ranks
 
     def test_a_sorted_reader_adds_the_key_behind_the_columns(self, storage: LakeStorage) -> None:
+        """Key columns that are not projected follow the projected columns."""
         table = self.keyed_table(storage, MIXED, buckets=1)
         table.upsert(*MIXED_ROWS)
         for paths, names in (([[2]], ["score", "id"]), ([], ["id"]), ([[1], [0]], ["text", "id"])):
@@ -394,6 +414,7 @@ class ReadingRules(LakeContractBase):
             assert sum(b.num_rows for b in reader.read()) == len(MIXED_ROWS)
 
     def test_a_sorted_reader_without_splits_is_empty_and_has_an_order(self, storage: LakeStorage) -> None:
+        """A union read needs the order of a bucket that has no rows in the lake."""
         table = self.keyed_table(storage)
         reader = table.source().create_sorted_reader([])
         if not self.sorts:
@@ -406,6 +427,7 @@ class ReadingRules(LakeContractBase):
         assert len(reader.order.comparable(pa.RecordBatch.from_pydict({"id": pa.array([], pa.int32())}))) == 0
 
     def test_a_sorted_reader_filters_the_newest_versions(self, storage: LakeStorage) -> None:
+        """As for an unsorted read, a filter does not return an older row of a key."""
         table = self.keyed_table(storage, buckets=1)
         table.upsert(*people(1, 2, 3, name="old"))
         table.upsert(*people(2, name="new"))
@@ -427,6 +449,7 @@ class ReadingRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_values_of_every_type_come_back(self, storage: LakeStorage, keyed: bool) -> None:
+        """The values include nulls, extreme numbers, empty lists and the first representable date."""
         columns, full = dict(EVERY_TYPE), dict(FULL_ROW)
         if self.has_nanoseconds:
             columns |= NANOSECONDS

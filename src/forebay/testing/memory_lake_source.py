@@ -125,6 +125,8 @@ class MemorySource(LakeSource):
         return replace(self, limit=limit)
 
     def with_filters(self, filters: Sequence[Predicate]) -> FilterResult:
+        """Accepts all single conditions; those other than equalities also remain, because they prune only whole
+        splits."""
         exact: list[Predicate] = []
         rough: list[Predicate] = []
         remaining: list[Predicate] = []
@@ -177,6 +179,7 @@ class MemorySource(LakeSource):
         return _Reader(self, self.projected, self.rows(_ours(split)))
 
     def create_sorted_reader(self, splits: Sequence[LakeSplit]) -> SortedRecordReader | None:
+        """A reader in descending order of the key; None for tables without a primary key."""
         descriptor = table_of(self.name, self.path).descriptor
         if not descriptor.has_primary_key:
             return None
