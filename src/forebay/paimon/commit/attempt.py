@@ -40,11 +40,11 @@ ChangesProvider = Callable[[Snapshot | None], Changes]
 
 
 class _Dropped(Conflict):
-    """The table that a commit is for was dropped."""
+    """Raised if the table of the commit was dropped."""
 
 
 class _Overtaken(Exception):
-    """A commit would build on what others have undone; it has to begin again."""
+    """Raised if the snapshot that a commit builds on was rolled back; the commit starts again."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class CommitLoop:
 
     def __init__(self, table: TableContext, user: str, lock: CommitGuard | None) -> None:
         self.snapshots, self.manifests = table.snapshots, table.manifests
-        self.schemas = SchemaManager(table.io, table.paths)  # not the table's, which caches: schemas may be rolled back
+        self.schemas = SchemaManager(table.io, table.paths)  # the table's manager caches schemas
         self.user, self.lock, self.clock, self.ids = user, lock, table.clock, table.paths.ids
         self.checker = ConflictChecker(table.schema, user)
 

@@ -1,8 +1,8 @@
-"""Commits: writers' work becomes one snapshot visible to all readers, or has no effect.
+"""Commits: the results of writers become visible to all readers as one snapshot, or have no effect.
 
 A commit reads the latest snapshot, checks its changes for conflicts, writes manifests, and creates the file
-`snapshot-<latest + 1>` unless another commit has. The loser of the race reads, checks and tries again. New rows and
-compaction results are committed as two snapshots, so that readers of changes can skip the second.
+`snapshot-<latest + 1>` unless another commit has. The loser of the race checks the new snapshot and tries again. New
+rows and compaction results are committed as two snapshots, so that readers of changes can skip the second.
 
 Each attempt's snapshot has a UUID. If the outcome of creating the file is unknown (a lost response), the file is read
 back: if it has our UUID, the commit succeeded. While the id is free, the identical file is retried, so a delayed
@@ -48,7 +48,7 @@ class AlreadyCommitted(Conflict):
 
 
 class _NothingToDo(Exception):
-    """Ends a commit that has become needless, without effect."""
+    """Raised to end a commit that is no longer needed, without effect."""
 
 
 class FileStoreCommit:
@@ -233,10 +233,10 @@ class FileStoreCommit:
     def overwrite_once(
         self, work: Committable, partition: Mapping[str, Any] | None = None, dynamic: bool | None = None
     ) -> list[Snapshot]:
-        """`overwrite`, unless this user has committed the identifier of `work`, or a later one; then nothing is done.
+        """`overwrite`, unless this user has committed the identifier of `work` or a later one; then nothing is done.
 
-        As for `filter_and_commit`, that is looked at on the snapshot that the commit builds on: an overwrite that comes
-        late, of a process that another one has replaced, does not undo what that one has committed since.
+        As in `filter_and_commit`, the check is made on the snapshot that the commit builds on. So a late overwrite of a
+        process that was replaced by another one does not undo commits of the new process.
         """
         checked_id = self.snapshots.latest_id() or 0
         if not self.filter_committed([work]):

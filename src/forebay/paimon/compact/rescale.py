@@ -106,7 +106,7 @@ def partitions_to_rescale(
 
 @dataclass
 class _Rescaling:
-    """The state of one call: the snapshots created, and the rows done and in total."""
+    """The state of one call: the created snapshots, the number of rewritten rows and the total."""
 
     table: TableContext
     commit: FileStoreCommit
