@@ -35,6 +35,8 @@ _EXISTS = "exists"
 """The property that every database has, so that one without tables and properties exists, too."""
 
 _FIRST_SLEEP_MS = 50
+"""Waits for a lock double from here on, up to the maximum."""
+
 _DEFAULT_WAIT_MS = 8 * 60 * 1000
 _DEFAULT_MAX_SLEEP_MS = 8 * 1000
 

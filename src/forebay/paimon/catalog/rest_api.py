@@ -27,6 +27,8 @@ from forebay.base.errors import (
 _TIMEOUT_SECONDS = 180
 _TRIES = 6
 _FIRST_WAIT_SECONDS = 0.1
+"""The wait before the second try; it doubles with each further try."""
+
 _REDIRECTS = 10
 _IDLE_CONNECTIONS_MAX = 16
 _HEADER = "header."

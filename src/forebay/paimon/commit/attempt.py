@@ -34,6 +34,8 @@ from forebay.paimon.store.schemas import SchemaManager
 WRITER_VERSION = "forebay"
 
 _JITTER = 0.2
+"""The maximum share by which the wait before another try is extended at random."""
+
 _NOTHING_MERGED = ManifestMerge((), ())
 
 ChangesProvider = Callable[[Snapshot | None], Changes]

@@ -46,6 +46,7 @@ THREADS_BYTES_MIN = 1 << 18
 costs 0.2 ms of CPU and as much waiting, more than that saves."""
 
 BATCH_ROWS = 1 << 17
+"""Maximum number of rows in a batch."""
 
 FEW_ROWS = 1 << 13
 """Adjacent rows that match a filter are read on their own if there are at most this many."""

@@ -38,6 +38,8 @@ PICKS = {
 """The functions that select a row, with the kernel's number. For booleans, `or` is the maximum, `and` the minimum."""
 
 _COMPARING = frozenset({4, 5, 7})
+"""The kernel's numbers of functions that compare values."""
+
 _WHITESPACE = (
     "".join(map(chr, [*range(9, 14), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007), *range(0x2008, 0x200B)]))
     + "\u2028\u2029\u205f\u3000"
@@ -49,6 +51,8 @@ _ROUNDING = decimal.Context(prec=1000, rounding=decimal.ROUND_HALF_UP, traps=[de
 
 _INTEGER_RANGE_BITS = 63
 _FAIL, _NULL, _WRAP = range(3)
+"""The kernel's modes of overflow: raise an error, return null, or wrap around."""
+
 _DECIMAL_INT_PRECISION_MAX = 9
 _DECIMAL_LONG_PRECISION_MAX = 18
 

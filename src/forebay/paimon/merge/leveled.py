@@ -29,6 +29,7 @@ LEVEL = "_FOREBAY_LEVEL"
 
 _POSITION = "_FOREBAY_POSITION"
 _FAR = np.int32((1 << 31) - 1)
+"""A level above all others."""
 
 _Ints = npt.NDArray[np.int64]
 _Levels = npt.NDArray[np.int32]
