@@ -1,9 +1,9 @@
 """CREATE TABLE and ALTER TABLE of Spark -> table descriptors and changes, and descriptors -> table properties.
 
 The properties are those of Fluss's Spark connector: `primary.key`, `bucket.key`, `bucket.num` and `comment` describe
-the table, `table.*` are options of the server, everything else is a custom property, kept and not interpreted. A name
-that looks like a misspelt one of the first kind is refused, because as a custom property it would silently do nothing.
-`CLUSTERED BY (k) INTO n BUCKETS` and `PRIMARY KEY (k)` say the same as the properties.
+the table, `table.*` are options of the server, all others are custom properties, which are stored and not interpreted.
+A name that looks like a misspelled property of the first kind raises an error, because as a custom property it would
+have no effect. `CLUSTERED BY (k) INTO n BUCKETS` and `PRIMARY KEY (k)` are equivalent to the properties.
 
 DEFAULT of a column is a custom property under the name that it has in Paimon: `fields.<column>.default-value`.
 Its value is SQL, which Spark evaluates when it fills columns; servers and other clients do not.
@@ -71,7 +71,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class NewTable:
-    """The table that CREATE TABLE asks for."""
+    """The table that CREATE TABLE requests."""
 
     columns: Sequence[Column]
     transforms: Sequence[Transform] = ()
@@ -81,7 +81,7 @@ class NewTable:
 
     @classmethod
     def of(cls, request: TableRequest) -> NewTable:
-        """The table of a request, with the types of Fluss. Raises `UnsupportedOperation` for types that it has not."""
+        """The table of a request, with Fluss types. Raises `UnsupportedOperation` for types without a Fluss type."""
         texts = {f.name: default_of(f, request.is_copy) for f in request.schema.fields}
         defaults = {name: text for name, text in texts.items() if text is not None}
         columns = from_spark_schema(request.schema)
@@ -93,7 +93,7 @@ def _invalid(message: str) -> InvalidRequest:
 
 
 def new_descriptor(new: NewTable) -> TableDescriptor:
-    """The descriptor of a new table. Raises `InvalidRequest` for anything that contradicts itself or is unknown."""
+    """The descriptor of a new table. Raises `InvalidRequest` for contradictions and unknown properties."""
     properties = _own_properties(new.properties)
     partition_keys, bucket_keys, buckets = _layout(new.transforms)
     primary_key = _one_of(new.primary_key, parsers.names(properties.pop(PRIMARY_KEY, "")), "primary key")
@@ -127,7 +127,7 @@ def _one_of(in_statement: tuple[str, ...], in_properties: tuple[str, ...], what:
 
 
 def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that concern the table. Raises for those that ask for what cannot be."""
+    """The properties of the table, without those that Spark adds. Raises for unsupported ones."""
     provider = properties.get(PROVIDER)
     if provider is not None and provider.lower() not in PROVIDERS:
         raise _invalid(
@@ -208,7 +208,7 @@ def table_properties(info: TableInfo, *, with_defaults: bool = True) -> dict[str
         properties[AUTO_INCREMENT] = info.schema.auto_increment_column
     if descriptor.comment is not None:
         properties[COMMENT] = descriptor.comment
-    # Where the lake is comes from the server's settings, which CREATE TABLE may not repeat.
+    # The location of the lake is a setting of the server, which CREATE TABLE may not repeat.
     of_lake = descriptor.lake_options_prefix
     own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
     custom = descriptor.custom_properties
@@ -275,7 +275,7 @@ class Alteration:
 
 
 def alteration(info: TableInfo, changes: Sequence[TableChange]) -> Alteration:
-    """The changes, checked. Raises `InvalidRequest` and `UnsupportedOperation` for those that tables do not take."""
+    """The changes, checked. Raises `InvalidRequest` and `UnsupportedOperation` for unsupported changes."""
     to_set: dict[str, str] = {}
     to_reset: list[str] = []
     columns: list[Column] = []
