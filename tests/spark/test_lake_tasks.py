@@ -11,7 +11,7 @@ import pytest
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
 from forebay.spark.reading.live_plan import lake_tasks
-from forebay.spark.reading.live_read import LakePart
+from forebay.spark.reading.live_read import BoundUnionSplit
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
@@ -43,7 +43,7 @@ def test_lake_parts_know_their_rows_and_the_rest_goes_the_ways_of_tables_without
     table = keyed(lake)
     plan = lake.plan(table)
     (task,) = tasks(plan, table)
-    parts = {type(s.split): s for s in task if isinstance(s, LakePart)}
+    parts = {type(s.split): s for s in task if isinstance(s, BoundUnionSplit)}
     assert set(parts) == {LakeSnapshotAndLogSplit, LakeSnapshotSplit}
     alone = parts[LakeSnapshotSplit]
     assert alone.rows == sum(b.num_rows for b in alone.reader.read(alone.split, lake.connection))
@@ -79,10 +79,10 @@ def test_one_task_meets_a_small_limit(lake: World) -> None:
 
 def test_the_parts_of_a_task_share_their_reader_when_they_travel(lake: World) -> None:
     plan = lake.plan(keyed(lake))
-    parts = tuple(LakePart(plan.reader, split) for split in plan.splits[:2])
+    parts = tuple(BoundUnionSplit(plan.reader, split) for split in plan.splits[:2])
     moved = pickle.loads(pickle.dumps(parts))
     assert [part.split for part in moved] == [part.split for part in parts]
     assert moved[0].reader is moved[1].reader
     assert len(pickle.dumps(parts * 5)) < len(pickle.dumps(parts)) + 500
-    assert "LakePart(" in repr(moved)
+    assert "BoundUnionSplit(" in repr(moved)
     assert len(repr(moved)) < 200

@@ -24,7 +24,7 @@ from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.options import LEASE_DURATION, LEASE_ID, SESSION_PREFIX, ReadOptions, SnapshotLease, read_options
 from forebay.spark.reading import open_snapshots, scan
 from forebay.spark.reading.live_plan import LEASE_SECONDS, ClusterScan, task_partitions
-from forebay.spark.reading.live_read import ReadFunction
+from forebay.spark.reading.live_read import LiveRead
 from forebay.spark.reading.open_snapshots import OPEN_BEFORE_COLLECTING, OpenSnapshots
 from forebay.spark.reading.plan import Pushdown, ScanPlan, SplitsPartition
 from tests.patience import until
@@ -55,7 +55,7 @@ def planned(table: Table, wanted: Pushdown, lease: SnapshotLease = SnapshotLease
 
 
 def run(plan: ScanPlan, partitions: list[SplitsPartition]) -> list[pa.RecordBatch]:
-    function: ReadFunction = pickle.loads(pickle.dumps(plan.read))
+    function: LiveRead = pickle.loads(pickle.dumps(plan.read))
     batches: list[pa.RecordBatch] = []
     for partition in partitions:
         batches += function(iter([pa.record_batch([pa.array([pickle.dumps(partition)])], ["value"])]))

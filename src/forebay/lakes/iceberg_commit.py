@@ -145,7 +145,7 @@ class _Producer:
         self._parent = table.current_snapshot()
         self._written: list[str] = []
         self._codec: AvroCompressionCodec = table.properties.get("write.avro.compression-codec", "gzip")  # type: ignore[assignment]
-        self._gone: list[DataFile] = []
+        self._removed_files: list[DataFile] = []
 
     def updates(self) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
         """Write all files; return the updates for the catalog, and their requirements."""
@@ -155,7 +155,7 @@ class _Producer:
         if self._change.tag is not None:
             refs.append((self._change.tag, SnapshotRefType.TAG))
         updates = [AddSnapshotUpdate(snapshot=self.snapshot)]
-        named = [
+        ref_updates = [
             SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": self._id})
             for name, kind in refs
         ]
@@ -164,7 +164,7 @@ class _Producer:
             AssertTableUUID(uuid=self._metadata.table_uuid),
             AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head}),
         )
-        return (*updates, *named), requirements
+        return (*updates, *ref_updates), requirements
 
     def event(self, outcome: str, retries: int, seconds: float) -> LakeCommit:
         """The end of the commit."""
@@ -183,8 +183,8 @@ class _Producer:
             seconds,
             len(added),
             sum(f.file_size_in_bytes for f in added),
-            len(self._gone),
-            sum(f.file_size_in_bytes for f in self._gone),
+            len(self._removed_files),
+            sum(f.file_size_in_bytes for f in self._removed_files),
             None if totals[0] is None else sum(int(total or 0) for total in totals),
         )
 
@@ -235,7 +235,7 @@ class _Producer:
             for entry in entries:
                 if entry.data_file.file_path in self._change.removed:
                     writer.delete(entry)
-                    self._gone.append(entry.data_file)
+                    self._removed_files.append(entry.data_file)
                 else:
                     writer.existing(entry)
         return writer.to_manifest_file()
@@ -303,7 +303,7 @@ class _Producer:
         specs, schema = self._metadata.specs(), self._metadata.schema()
         for file in self._change.added:
             collector.add_file(file, schema, specs[file.spec_id])
-        for file in self._gone:
+        for file in self._removed_files:
             collector.remove_file(file, schema, specs[file.spec_id])
         counted = Summary(operation=Operation.OVERWRITE, **collector.build(), **self._change.properties)
         before = self._parent.summary if self._parent is not None else None

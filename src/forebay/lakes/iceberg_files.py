@@ -84,12 +84,12 @@ def read_rows(
 class _Projection:
     """The columns of a file to read, and their conversion to the requested ones."""
 
-    def __init__(self, there: pa.Schema, fields: Sequence[NestedField]) -> None:
+    def __init__(self, file_schema: pa.Schema, fields: Sequence[NestedField]) -> None:
         self._fields = fields
         self._schema = arrow_schema(fields)
-        by_id = {_id_of(there.field(i)): i for i in range(len(there))}
+        by_id = {_id_of(file_schema.field(i)): i for i in range(len(file_schema))}
         places = [by_id.get(f.field_id) for f in fields]
-        self._files = [None if i is None else there.field(i) for i in places]
+        self._files = [None if i is None else file_schema.field(i) for i in places]
         self.paths = [p for f, want in zip(self._files, fields, strict=True) if f is not None for p in _paths(f, want)]
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -115,52 +115,52 @@ def _id_of(f: pa.Field) -> int | None:
     return None if text is None else int(text)
 
 
-def _paths(there: pa.Field, target: NestedField) -> list[str]:
+def _paths(file_field: pa.Field, target: NestedField) -> list[str]:
     """The paths of the leaves to read. Fields of structs are selected; lists and maps are read whole."""
-    if not (pa.types.is_struct(there.type) and isinstance(target.field_type, StructType)):
-        return [there.name]
-    by_id = {_id_of(there.type.field(i)): there.type.field(i) for i in range(there.type.num_fields)}
+    if not (pa.types.is_struct(file_field.type) and isinstance(target.field_type, StructType)):
+        return [file_field.name]
+    by_id = {_id_of(file_field.type.field(i)): file_field.type.field(i) for i in range(file_field.type.num_fields)}
     inner = [by_id[f.field_id] for f in target.field_type.fields if f.field_id in by_id]
     wants = {f.field_id: f for f in target.field_type.fields}
     if not inner:
-        return [there.name]  # any field of the struct shows in which rows it is null
-    return [f"{there.name}.{path}" for f in inner for path in _paths(f, wants[_id_of(f) or 0])]
+        return [file_field.name]  # any field of the struct shows in which rows it is null
+    return [f"{file_field.name}.{path}" for f in inner for path in _paths(f, wants[_id_of(f) or 0])]
 
 
 def _convert(array: pa.Array, batch: pa.RecordBatch, name: str, target: NestedField) -> pa.Array:
     return _as_type(array, batch.schema.field(name), target.field_type)
 
 
-def _as_type(array: pa.Array, there: pa.Field, target_type: IcebergType) -> pa.Array:
+def _as_type(array: pa.Array, file_field: pa.Field, target_type: IcebergType) -> pa.Array:
     target = arrow_type(target_type)
-    if isinstance(target_type, StructType) and pa.types.is_struct(there.type):
-        places = {_id_of(there.type.field(i)): i for i in range(there.type.num_fields)}
+    if isinstance(target_type, StructType) and pa.types.is_struct(file_field.type):
+        places = {_id_of(file_field.type.field(i)): i for i in range(file_field.type.num_fields)}
         children = []
         for f in target_type.fields:
             place = places.get(f.field_id)
             if place is None:
                 children.append(pa.nulls(len(array), arrow_type(f.field_type)))
             else:
-                children.append(_as_type(array.field(place), there.type.field(place), f.field_type))
+                children.append(_as_type(array.field(place), file_field.type.field(place), f.field_type))
         return pa.StructArray.from_arrays(
             children, fields=[arrow_field(f) for f in target_type.fields], mask=array.is_null()
         )
     if array.type.equals(target):
         return array
     if array.type.num_fields:
-        return _rebuilt(array, there, target_type, target)
+        return _rebuilt(array, file_field, target_type, target)
     return array.cast(target)
 
 
-def _rebuilt(array: pa.Array, there: pa.Field, target_type: IcebergType, target: pa.DataType) -> pa.Array:
+def _rebuilt(array: pa.Array, file_field: pa.Field, target_type: IcebergType, target: pa.DataType) -> pa.Array:
     """A list or map whose elements are converted to the requested fields."""
-    whole = array.take(pa.array(np.arange(len(array))))  # so that its offsets start at 0
+    copied = array.take(pa.array(np.arange(len(array))))  # so that its offsets start at 0
     if pa.types.is_map(target):
-        keys = _as_type(whole.keys, there.type.key_field, target_type.key_type)  # type: ignore[attr-defined]
-        items = _as_type(whole.items, there.type.item_field, target_type.value_type)  # type: ignore[attr-defined]
-        return pa.MapArray.from_arrays(whole.offsets, keys, items, type=target, mask=whole.is_null())
-    values = _as_type(whole.values, there.type.value_field, target_type.element_type)  # type: ignore[attr-defined]
-    return pa.ListArray.from_arrays(whole.offsets, values, type=target, mask=whole.is_null())
+        keys = _as_type(copied.keys, file_field.type.key_field, target_type.key_type)  # type: ignore[attr-defined]
+        items = _as_type(copied.items, file_field.type.item_field, target_type.value_type)  # type: ignore[attr-defined]
+        return pa.MapArray.from_arrays(copied.offsets, keys, items, type=target, mask=copied.is_null())
+    values = _as_type(copied.values, file_field.type.value_field, target_type.element_type)  # type: ignore[attr-defined]
+    return pa.ListArray.from_arrays(copied.offsets, values, type=target, mask=copied.is_null())
 
 
 # ---- position deletes -----------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def write_positions(
     io: FileIO, path: str, partition: tuple[Any, ...], positions: Mapping[str, Positions], properties: Mapping[str, str]
 ) -> WrittenFile:
     """A position delete file: for each data file, the positions of its deleted rows."""
-    paths = sorted(name for name, gone in positions.items() if len(gone))
+    paths = sorted(name for name, rows in positions.items() if len(rows))
     plain = {k: v for k, v in properties.items() if k == "write.parquet.compression-codec"}
     # Readers find the deletes of a data file by the bounds of its path, which must not be truncated.
     plain["write.metadata.metrics.default"] = "full"

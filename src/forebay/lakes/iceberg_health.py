@@ -75,6 +75,7 @@ class IcebergHealth(LakeHealth):
         return None if snapshot is None else _info(snapshot)
 
     def files(self) -> FileColumns | None:
+        """The data files of the current snapshot, read from its manifests; None before the first snapshot."""
         table = self._table
         snapshot = table.current_snapshot()
         if snapshot is None:
@@ -105,6 +106,7 @@ class IcebergHealth(LakeHealth):
         return [_info(each) for each in newest_first[skip : skip + limit]], len(newest_first)
 
     def tags(self) -> list[LakeTag]:
+        """The tags, by snapshot time and name. Iceberg does not record when a tag was created."""
         metadata, tags = self._table.metadata, []
         for name, ref in metadata.refs.items():
             if ref.snapshot_ref_type is not SnapshotRefType.TAG:
@@ -125,6 +127,7 @@ class IcebergHealth(LakeHealth):
         return sorted(tags, key=lambda tag: (tag.at or dt.datetime.min.replace(tzinfo=dt.UTC), tag.name))
 
     def planned(self, *, full: bool) -> list[PlannedRewrite]:
+        """See `LakeHealth.planned`. Without `full`, only buckets with `FILES_MIN` small files or delete files."""
         with self._upkeep() as upkeep:
             plan = upkeep.plan(1 if full else FILES_MIN)
         place_of = _Places(self._table.metadata)
@@ -153,6 +156,7 @@ class IcebergHealth(LakeHealth):
             return upkeep.compact(1 if full else FILES_MIN, progress=progress)
 
     def create_tag(self, name: str, snapshot_id: int | None = None, retained: dt.timedelta | None = None) -> None:
+        """See `LakeHealth.create_tag`. Raises `InvalidRequest` for an empty name or `main`, which is the branch."""
         if not name.strip() or name == "main":
             raise InvalidRequest(f"a tag cannot be called {name!r}")
         with self._opened() as table:

@@ -37,11 +37,11 @@ Held: TypeAlias = dict[tuple[tuple[str, ...], int], int]
 
 def history(metadata: TableMetadata) -> Iterator[Snapshot]:
     """The snapshots of the table's history, the newest first, up to where one has expired."""
-    there = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    snapshot = None if metadata.current_snapshot_id is None else there.get(metadata.current_snapshot_id)
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    snapshot = None if metadata.current_snapshot_id is None else by_id.get(metadata.current_snapshot_id)
     while snapshot is not None:
         yield snapshot
-        snapshot = None if snapshot.parent_snapshot_id is None else there.get(snapshot.parent_snapshot_id)
+        snapshot = None if snapshot.parent_snapshot_id is None else by_id.get(snapshot.parent_snapshot_id)
 
 
 def newest_tiered(table: Table) -> CommittedLakeSnapshot | None:
@@ -97,17 +97,17 @@ def _has_rows_of(table: Table, head: Snapshot, snapshot: Snapshot) -> bool:
     """
     metadata, io = table.metadata, table.io
     live = live_files(metadata, head, io)
-    now = _held_by(metadata, (f.file for f in live))
+    current = _held_by(metadata, (f.file for f in live))
     added = _added_files(snapshot, io, ManifestContent.DATA)
     if added:
         before = _held_by(metadata, added)
         has_files = bool({f.file_path for f in added} & {f.file.file_path for f in live})
-        return has_files or not before or any(now.get(place, 0) >= offset for place, offset in before.items())
+        return has_files or not before or any(current.get(place, 0) >= offset for place, offset in before.items())
     deletes = _added_files(snapshot, io, ManifestContent.DELETES)
     if deletes:
         return bool({f.file_path for f in deletes} & {delete.path for f in live for delete in f.deletes})
     before = _held_by(metadata, (f.file for f in live_files(metadata, snapshot, io)))
-    return all(now.get(place, 0) >= offset for place, offset in before.items())
+    return all(current.get(place, 0) >= offset for place, offset in before.items())
 
 
 def _added_files(snapshot: Snapshot, io: FileIO, content: ManifestContent) -> list[DataFile]:
@@ -140,15 +140,15 @@ def _tells_offset(metadata: TableMetadata, file: DataFile) -> bool:
 
 
 def _held_by(metadata: TableMetadata, files: Iterable[DataFile]) -> Held:
-    places, held = Places(metadata), Held()
+    places, offsets = Places(metadata), Held()
     field_id = _offset_field(metadata)
     for file in files:
         bound = (file.upper_bounds or {}).get(field_id)
         if bound is not None:
             bucket, values = places.of(file)
             newest = int(from_bytes(LongType(), bound))
-            held[values, bucket] = max(held.get((values, bucket), 0), newest + 1)
-    return held
+            offsets[values, bucket] = max(offsets.get((values, bucket), 0), newest + 1)
+    return offsets
 
 
 def _offset_field(metadata: TableMetadata) -> int:

@@ -108,14 +108,14 @@ def locate(
     by_path: dict[str, Positions] = {}
     for live in listed:
         path = live.file.file_path
-        gone, parts = deletes.positions(path), []
+        deleted, parts = deletes.positions(path), []
         deleted_keys = deletes.deleted_keys(path)
         read = [*keys.fields, *deleted_keys.fields]
         for start, batch in read_rows(io, path, read, form=live.file.file_format.value):
             hit = index.contains(keys.encode(batch))
             if not hit.true_count:
                 continue
-            live_mask = live_rows(start, batch.num_rows, gone)
+            live_mask = live_rows(start, batch.num_rows, deleted)
             hit = hit if live_mask is None else pc.and_(hit, live_mask)
             hit = deleted_keys.without_deleted(hit, batch, len(keys.fields))
             parts.append(np.flatnonzero(np.asarray(hit)) + start)
@@ -165,8 +165,8 @@ class Deletes:
                     data_files.setdefault(delete, set()).add(path)
         positions: dict[str, list[Positions]] = {}
         for delete, paths in data_files.items():
-            for path, gone in read_positions(self._io, delete.path, delete.form, frozenset(paths)).items():
-                positions.setdefault(path, []).append(gone)
+            for path, rows in read_positions(self._io, delete.path, delete.form, frozenset(paths)).items():
+                positions.setdefault(path, []).append(rows)
         return positions
 
     def deleted_keys(self, path: str) -> DeletedKeys:

@@ -71,11 +71,11 @@ class IcebergScan(Scan):
         super().__init__(request or ScanRequest())
         self._source, self._snapshot_id = source, snapshot_id
         names = self._request.columns
-        whole = self._visible
-        missing = [name for name in names or () if name not in whole.names]
+        schema = self._visible
+        missing = [name for name in names or () if name not in schema.names]
         if missing:
-            raise InvalidRequest(f"there is no column '{missing[0]}'; columns are {', '.join(whole.names)}")
-        self._schema = whole if names is None else pa.schema([whole.field(name) for name in names])
+            raise InvalidRequest(f"there is no column '{missing[0]}'; columns are {', '.join(schema.names)}")
+        self._schema = schema if names is None else pa.schema([schema.field(name) for name in names])
         self._bound = None
         if self._request.predicate is not None:
             self._bound = bind(self._request.predicate, from_arrow_schema(self._read_schema).columns)
@@ -86,18 +86,18 @@ class IcebergScan(Scan):
         from forebay.lakes.iceberg_cache import TableCache
         from forebay.lakes.iceberg_source import IcebergLakeSource
 
-        kept = TableCache(options)
-        table = kept.table(path)
-        source = IcebergLakeSource.of(options, path, table, kept)
+        cache = TableCache(options)
+        table = cache.table(path)
+        source = IcebergLakeSource.of(options, path, table, cache)
         if as_of is None:
             return cls(source, table.metadata.current_snapshot_id)
         if isinstance(as_of, int):
-            found: int | None = as_of
+            snapshot_id: int | None = as_of
         elif isinstance(as_of, str) and source.tagged(as_of) is not None:
-            found = source.tagged(as_of)
+            snapshot_id = source.tagged(as_of)
         else:
-            found = next(iter(source.snapshots_until(moment_ms(as_of, "as_of"))), None)
-        return cls(source, found)
+            snapshot_id = next(iter(source.snapshots_until(moment_ms(as_of, "as_of"))), None)
+        return cls(source, snapshot_id)
 
     @cached_property
     def _visible(self) -> pa.Schema:
@@ -107,10 +107,10 @@ class IcebergScan(Scan):
     @cached_property
     def _read_schema(self) -> pa.Schema:
         """The columns of the result, and those of the filter."""
-        needed = set(self._schema.names)
+        names = set(self._schema.names)
         if self._request.predicate is not None:
-            needed |= self._request.predicate.columns()
-        return pa.schema([field for field in self._visible if field.name in needed])
+            names |= self._request.predicate.columns()
+        return pa.schema([field for field in self._visible if field.name in names])
 
     @property
     def schema(self) -> pa.Schema:
@@ -130,8 +130,8 @@ class IcebergScan(Scan):
                     yield rows.select(self._schema.names)
 
     def _narrowed(self) -> LakeSource:
-        known = {name: index for index, name in enumerate(self._source.schema.names)}
-        source = self._source.with_project([[known[name]] for name in self._read_schema.names])
+        positions = {name: index for index, name in enumerate(self._source.schema.names)}
+        source = self._source.with_project([[positions[name]] for name in self._read_schema.names])
         parts: tuple[Predicate, ...] = conjuncts(self._request.predicate)
         return source.with_filters(parts).source if parts else source
 

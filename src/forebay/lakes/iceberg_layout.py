@@ -104,8 +104,8 @@ def live_files(
         ids = tuple(file.equality_ids or ()) if file.content is DataFileContent.EQUALITY_DELETES else ()
         delete_file = DeleteFile(file.file_path, file.file_format.value, entry.sequence_number or 0, ids)
         is_global = bool(ids) and not metadata.specs()[file.spec_id].fields
-        held = everywhere if is_global else deletes.setdefault((file.spec_id, file.partition), _Deletes())
-        held.entries.append((delete_file, file))
+        scope = everywhere if is_global else deletes.setdefault((file.spec_id, file.partition), _Deletes())
+        scope.entries.append((delete_file, file))
     live = []
     for entry in data:
         own = deletes.get((entry.data_file.spec_id, entry.data_file.partition), _Deletes())

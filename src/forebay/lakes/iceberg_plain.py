@@ -51,9 +51,9 @@ def _mean_the_same(metadata: TableMetadata, fields: Sequence[NestedField]) -> bo
         names = [f.name.lower() for f in schema.fields]
         if len(set(names)) != len(names):
             return False
-        for held in schema.fields:
-            mine = by_name.get(held.name.lower()) or ids.get(held.field_id)
-            if mine is not None and (held.field_id, held.name, held.field_type) != (
+        for field in schema.fields:
+            mine = by_name.get(field.name.lower()) or ids.get(field.field_id)
+            if mine is not None and (field.field_id, field.name, field.field_type) != (
                 mine.field_id,
                 mine.name,
                 mine.field_type,

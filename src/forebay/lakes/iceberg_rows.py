@@ -16,9 +16,9 @@ def live_batches(
     io: FileIO, path: str, fields: Sequence[NestedField], deletes: Deletes, form: str = "PARQUET"
 ) -> Iterator[pa.RecordBatch]:
     """The columns `fields` of the rows of a data file that are not deleted. No batch is empty."""
-    gone, deleted_keys = deletes.positions(path), deletes.deleted_keys(path)
+    deleted_rows, deleted_keys = deletes.positions(path), deletes.deleted_keys(path)
     for start, batch in read_rows(io, path, [*fields, *deleted_keys.fields], form=form):
-        mask = live_rows(start, batch.num_rows, gone)
+        mask = live_rows(start, batch.num_rows, deleted_rows)
         if deleted_keys.fields:
             every = mask if mask is not None else pa.repeat(pa.scalar(True), batch.num_rows)
             mask = deleted_keys.without_deleted(every, batch, len(fields))

@@ -102,6 +102,7 @@ class IcebergSplitSerializer(SplitSerializer[LakeSplit]):
         return _SPLIT_VERSION
 
     def serialize(self, split: LakeSplit) -> bytes:
+        """The split as compressed JSON, without its table."""
         split = _ours(split)
         document = {
             "bucket": split.stream_bucket,
@@ -115,6 +116,7 @@ class IcebergSplitSerializer(SplitSerializer[LakeSplit]):
         return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
     def deserialize(self, version: int, data: bytes) -> IcebergLakeSplit:
+        """See `SplitSerializer.deserialize`. Fields that the first release did not write get their defaults."""
         if version > _SPLIT_VERSION:
             raise UnsupportedOperation(f"a split of version {version} is newer than this release, which reads 1")
         try:
@@ -148,7 +150,7 @@ class IcebergSplitPlanner(Planner[LakeSplit]):
         self._source, self._id = source, snapshot_id
         self._table = source.load()
         if self._table.metadata.snapshot_by_id(snapshot_id) is None:
-            raise _gone(source.path, snapshot_id)
+            raise _snapshot_not_found(source.path, snapshot_id)
 
     @property
     def properties(self) -> Mapping[str, str] | None:
@@ -214,7 +216,7 @@ def _split(
     return IcebergLakeSplit(bucket, values, snapshot_id, listed, deletes, records, all(plain.are_in(f) for f in files))
 
 
-def _gone(path: TablePath, snapshot_id: int, why: str = "") -> NotFound:
+def _snapshot_not_found(path: TablePath, snapshot_id: int, why: str = "") -> NotFound:
     return NotFound(
         f"lake snapshot {snapshot_id} of {path} does not exist, or has expired{why}", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
     )
@@ -236,15 +238,16 @@ class IcebergRecordReader(RecordReader):
         return self._schema
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        left = self._source.limit
+        """See `RecordReader.read`. Raises `NotFound` (code LAKE_SNAPSHOT_NOT_EXIST) if the snapshot has expired."""
+        remaining = self._source.limit
         try:
             for batch in self._reading():
-                if left is not None:
-                    batch = batch.slice(0, left)
-                    left -= batch.num_rows
+                if remaining is not None:
+                    batch = batch.slice(0, remaining)
+                    remaining -= batch.num_rows
                 if batch.num_rows:
                     yield batch
-                if left == 0:
+                if remaining == 0:
                     return
         except NotFound as e:
             raise self._source.explained(e, self._split.snapshot_id) from e
@@ -314,6 +317,7 @@ class IcebergLakeSource(LakeSource):
         return replace(self, limit=limit)
 
     def with_filters(self, filters: Sequence[Predicate]) -> FilterResult:
+        """See `LakeSource.with_filters`. Accepts filters that Iceberg can express on the columns of the table."""
         accepted: list[Predicate] = []
         remaining: list[Predicate] = []
         for predicate in filters:
@@ -334,6 +338,7 @@ class IcebergLakeSource(LakeSource):
 
     @lake_errors("the metadata of the lake")
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
+        """See `LakeSource.successor`: the only child of the snapshot. None without a child or with several."""
         # When Java expires the parent, its id remains in the child; pyiceberg's expiry removes it.
         children = [s for s in self.load().metadata.snapshots if s.parent_snapshot_id == snapshot_id]
         if len(children) != 1:
@@ -401,14 +406,14 @@ class IcebergLakeSource(LakeSource):
     @property
     def predicate(self) -> Predicate | None:
         """The conjunction of all filters, with literals of the columns' types."""
-        whole = all_of(self.filters)
-        return None if whole is None else normalize(whole, self._columns)
+        conjunction = all_of(self.filters)
+        return None if conjunction is None else normalize(conjunction, self._columns)
 
     @property
     def bound(self) -> BoundPredicate | None:
         """The conjunction of all filters, bound for rows."""
-        whole = all_of(self.filters)
-        return None if whole is None else bind(whole, self._columns)
+        conjunction = all_of(self.filters)
+        return None if conjunction is None else bind(conjunction, self._columns)
 
     @property
     def predicate_columns(self) -> frozenset[str]:
@@ -419,7 +424,7 @@ class IcebergLakeSource(LakeSource):
         """The error to raise for `e`: that the snapshot does not exist, if so, otherwise `e` itself."""
         if self.load().metadata.snapshot_by_id(snapshot_id) is not None:
             return e
-        return _gone(self.path, snapshot_id, f": {e.message}")
+        return _snapshot_not_found(self.path, snapshot_id, f": {e.message}")
 
 
 def _projected(schema: Schema, paths: Sequence[Sequence[int]]) -> list[NestedField]:

@@ -274,17 +274,20 @@ def difference(existing: TableMetadata, definition: IcebergDefinition, *, wider:
     Field ids, comments and options are ignored. With `wider`, `existing` may have additional columns, as it has between
     the two steps of ADD COLUMN.
     """
-    there, schema = existing.schema(), definition.schema
-    keys, expected_keys = _names_of(there, there.identifier_field_ids), _names_of(schema, schema.identifier_field_ids)
+    current, schema = existing.schema(), definition.schema
+    keys, expected_keys = (
+        _names_of(current, current.identifier_field_ids),
+        _names_of(schema, schema.identifier_field_ids),
+    )
     if keys != expected_keys:
         return f"its primary key is {sorted(keys)}, and should be {sorted(expected_keys)}"
-    problem = _column_difference(there, schema, wider)
+    problem = _column_difference(current, schema, wider)
     if problem is not None:
         return problem
-    spec, expected_spec = _spec_shape(existing.spec(), there), _spec_shape(definition.spec, schema)
+    spec, expected_spec = _spec_shape(existing.spec(), current), _spec_shape(definition.spec, schema)
     if spec != expected_spec:
         return f"its partitions and buckets are {_spec_text(spec)}, and should be {_spec_text(expected_spec)}"
-    order, expected_order = _order_shape(existing.sort_order(), there), _order_shape(definition.order, schema)
+    order, expected_order = _order_shape(existing.sort_order(), current), _order_shape(definition.order, schema)
     if order != expected_order:
         return f"its sort order is {order}, and should be {expected_order}"
     if existing.format_version != int(_VERSION):
@@ -296,12 +299,12 @@ def _names_of(schema: Schema, ids: Any) -> set[str]:
     return {schema.find_column_name(i) or "" for i in ids}
 
 
-def _column_difference(there: Schema, schema: Schema, wider: bool) -> str | None:
+def _column_difference(current: Schema, schema: Schema, wider: bool) -> str | None:
     system = len(SYSTEM_COLUMNS)
-    tail, expected_tail = ([_field_shape(f) for f in s.fields[-system:]] for s in (there, schema))
+    tail, expected_tail = ([_field_shape(f) for f in s.fields[-system:]] for s in (current, schema))
     if tail != expected_tail:
         return f"its last columns are not the system columns {list(SYSTEM_COLUMNS)}"
-    columns, expected = there.fields[:-system], schema.fields[:-system]
+    columns, expected = current.fields[:-system], schema.fields[:-system]
     if len(columns) < len(expected) or (len(columns) > len(expected) and not wider):
         return (
             f"its columns are {', '.join(f.name for f in columns)}, and should be {', '.join(f.name for f in expected)}"
@@ -354,6 +357,7 @@ class IcebergLakeCatalog(LakeCatalog):
         self._options = dict(options)
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
+        """See `LakeCatalog.create_table`. Creates the namespace too. Raises `Conflict` if an existing table differs."""
         definition = definition_of(descriptor)
         with opened(self._options) as catalog:
             try:
@@ -372,6 +376,8 @@ class IcebergLakeCatalog(LakeCatalog):
                 _check_existing(load_table(catalog, path), path, definition, creating)
 
     def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
+        """See `LakeCatalog.alter_table`. Columns and properties change in one commit. Raises `InvalidRequest` if the
+        table is neither as `current` nor as `expected`."""
         before, after = definition_of(current), definition_of(expected)
         added = _added_columns(current, expected)
         with opened(self._options) as catalog:

@@ -92,7 +92,11 @@ class IcebergLakeCommitter(LakeCommitter):
         self._touched: set[Record] = set()
 
     def commit(self, results: Sequence[IcebergWriteResult], properties: Mapping[str, str]) -> LakeCommitResult:
-        held = {
+        """See `LakeCommitter.commit`. The fencing check is repeated on each attempt against the newest metadata.
+
+        Also raises `Conflict` if the table was recreated since the writers opened it.
+        """
+        snapshot_properties = {
             **properties,
             USER_PROPERTY: TIERING_USER,
             **self._context.properties,
@@ -109,7 +113,7 @@ class IcebergLakeCommitter(LakeCommitter):
             added = [file.data_file(r.spec_id) for r in results for file in r.files]
             added += [file.data_file(spec_id) for spec_id, file in deletes]
             kind = Operation.OVERWRITE if deletes else Operation.APPEND
-            return Change(kind, added, properties=held, tag=TIERED_TAG)
+            return Change(kind, added, properties=snapshot_properties, tag=TIERED_TAG)
 
         with opened(self._options) as catalog:
             table, snapshot = commit(partial(load_table, catalog, self._context.info.path), prepare)
@@ -140,6 +144,7 @@ class IcebergLakeCommitter(LakeCommitter):
         remove_files(table.io, [path for r in results for path in r.paths if path not in committed])
 
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
+        """See `LakeCommitter.get_missing_lake_snapshot`. Age is compared by sequence number: ids are random."""
         table = current_table(self._options, self._context.info.path)
         metadata, newest = table.metadata, newest_tiered(table)
         if newest is None or newest.snapshot_id == latest_known:
@@ -170,10 +175,11 @@ class IcebergLakeCommitter(LakeCommitter):
 
     @lake_errors("the metadata of the lake")
     def restore(self, snapshot_id: int, newest: int | None) -> None:
+        """See `LakeCommitter.restore`. Moves the main branch back to the snapshot; Iceberg keeps undone snapshots."""
         with opened(self._options) as catalog:
             table = load_table(catalog, self._context.info.path)
-            there = newest_tiered(table)
-            if (None if there is None else there.snapshot_id) != newest:
+            current = newest_tiered(table)
+            if (None if current is None else current.snapshot_id) != newest:
                 raise Conflict(
                     f"the lake table {self._context.info.path} has another newest tiering snapshot by now: look at it "
                     "again (forebay tiering status), and decide then"
@@ -252,11 +258,11 @@ class _MovedDeletes:
             return result.deletes
         record = Record(*result.partition)
         files = live_files(table.metadata, head, table.io, partition=record)
-        there = {f.file.file_path for f in files}
-        moved = frozenset(result.referenced) - there
+        live_paths = {f.file.file_path for f in files}
+        moved = frozenset(result.referenced) - live_paths
         if not moved:
             return result.deletes
-        every = moved | there | {f.path for f in result.files}
+        every = moved | live_paths | {f.path for f in result.files}
         positions = read_positions(table.io, result.deletes.path, "PARQUET", every)
         keys, index = _keys_of(table, {path: positions.pop(path) for path in moved})
         for path, new_positions in locate(table.io, files, keys, index, table.metadata.schema()).items():

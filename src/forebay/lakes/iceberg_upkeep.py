@@ -101,11 +101,11 @@ class Upkeep:
         def prepare(table: Table) -> Change:
             live: list[LiveFile] = []
             for r in rewrites:
-                now = live_files(table.metadata, table.current_snapshot(), table.io, partition=r.partition)
-                same = {(f.file.file_path, f.sequence, f.deletes) for f in now}
+                current = live_files(table.metadata, table.current_snapshot(), table.io, partition=r.partition)
+                same = {(f.file.file_path, f.sequence, f.deletes) for f in current}
                 if not same.issuperset((f.file.file_path, f.sequence, f.deletes) for f in r.inputs):
                     raise Conflict("files that were compacted have changed meanwhile")
-                live += now
+                live += current
             spec_id = table.metadata.default_spec_id
             added = [file.data_file(spec_id) for r in rewrites for file in r.files]
             removed = frozenset(f.file.file_path for f in inputs) | _unneeded_deletes(table, inputs, live)
@@ -127,17 +127,17 @@ class Upkeep:
         age = int(properties.get(_AGE, _AGE_DEFAULT))
         limit = self._clock.now_ms() - age if older_than is None else self._past_ms(older_than)
         count_min = int(properties.get(_KEEP, _KEEP_DEFAULT)) if keep is None else keep
-        named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        referenced = {ref.snapshot_id for ref in table.metadata.refs.values()}
         ordered = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
         old = [s for s in ordered[: max(0, len(ordered) - count_min)] if s.timestamp_ms < limit]
-        gone = [s for s in old if s.snapshot_id not in named]
+        expired = [s for s in old if s.snapshot_id not in referenced]
         head = table.current_snapshot()
-        if not gone or head is None:
+        if not expired or head is None:
             return []
-        ids = [s.snapshot_id for s in gone]
+        ids = [s.snapshot_id for s in expired]
         unused: list[str] | FileNotFoundError
         try:
-            unused = _unused_files(table.io, gone, [s for s in ordered if s.snapshot_id not in set(ids)])
+            unused = _unused_files(table.io, expired, [s for s in ordered if s.snapshot_id not in set(ids)])
         except FileNotFoundError as e:
             unused = e
         # To read manifests may take long, and a catalog knows no requirement that there are no other branches and tags.
@@ -180,7 +180,7 @@ class Upkeep:
             raise UnsupportedOperation(f"files behind {type(table.io).__name__} cannot be listed")
         scheme, host, root = PyArrowFileIO.parse_location(table.location(), table.io.properties)
         system = table.io.fs_by_scheme(scheme, host)
-        there = [
+        listed = [
             f
             for f in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
             if f.is_file and f.extension in ("parquet", "avro") and (f.mtime_ns or 0) < limit_ms * 1_000_000
@@ -191,11 +191,11 @@ class Upkeep:
         used = {*manifests, *_paths_in(table.io, manifests.values())}
         used |= {s.manifest_list for s in table.metadata.snapshots if s.manifest_list}
         used_paths = {PyArrowFileIO.parse_location(path, table.io.properties)[2] for path in used}
-        orphans = [f.path for f in there if f.path not in used_paths]
+        orphans = [f.path for f in listed if f.path not in used_paths]
         for path in () if dry_run else orphans:
             system.delete_file(path)
         if not dry_run:
-            sizes = {f.path: f.size or 0 for f in there}
+            sizes = {f.path: f.size or 0 for f in listed}
             size = sum(sizes[path] for path in orphans)
             tell(LakeRemoval(".".join(table.name()), orphans=len(orphans), orphan_bytes=size))
         return orphans
@@ -230,11 +230,11 @@ def _rewrite(table: Table, partition: Record, files: Sequence[LiveFile]) -> _Rew
         rows = (b for f in files for b in live_batches(table.io, f.file.file_path, schema.fields, deletes))
         for batch in _larger(rows):
             output.write(batch)
-        written = tuple(output.close())
+        new_files = tuple(output.close())
     except BaseException:
         output.abort()
         raise
-    return _Rewrite(partition, tuple(files), written)
+    return _Rewrite(partition, tuple(files), new_files)
 
 
 def _unneeded_deletes(table: Table, rewritten: Sequence[LiveFile], live: Iterable[LiveFile]) -> frozenset[str]:
@@ -243,36 +243,36 @@ def _unneeded_deletes(table: Table, rewritten: Sequence[LiveFile], live: Iterabl
     if any(d.equality_ids for d in deletes):  # these may apply to the whole table
         live = live_files(table.metadata, table.current_snapshot(), table.io)
     paths = {f.file.file_path for f in rewritten}
-    needed = {d.path for f in live if f.file.file_path not in paths for d in f.deletes}
-    return frozenset(d.path for d in deletes) - needed
+    in_use = {d.path for f in live if f.file.file_path not in paths for d in f.deletes}
+    return frozenset(d.path for d in deletes) - in_use
 
 
 def _larger(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows in batches large enough for row groups."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         size += batch.nbytes
         if size >= BUFFER_BYTES:
-            yield pa.concat_batches(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_batches(held)
+            yield pa.concat_batches(pending)
+            pending, size = [], 0
+    if pending:
+        yield pa.concat_batches(pending)
 
 
-def _unused_files(io: FileIO, gone: Sequence[Snapshot], others: Sequence[Snapshot]) -> list[str]:
-    """The files of snapshots in `gone` that none in `others` has: rows, deletes, manifests and lists."""
-    theirs = _manifests_of(io, gone)
-    if all(b.parent_snapshot_id == a.snapshot_id for a, b in pairwise([*gone, *others])):
+def _unused_files(io: FileIO, expired: Sequence[Snapshot], others: Sequence[Snapshot]) -> list[str]:
+    """The files of the `expired` snapshots that none of the `others` has: rows, deletes, manifests and lists."""
+    theirs = _manifests_of(io, expired)
+    if all(b.parent_snapshot_id == a.snapshot_id for a, b in pairwise([*expired, *others])):
         # Files that the oldest kept snapshot lacks are in no later one.
         ours = _manifests_of(io, others[:1])
-        files = set(_removed_paths(io, [*gone, *others[:1]]))
+        files = set(_removed_paths(io, [*expired, *others[:1]]))
     else:
         ours = _manifests_of(io, others)
         files = set(_paths_in(io, (m for path, m in theirs.items() if path not in ours)))
         files -= set(_paths_in(io, ours.values()))
-    lists = {s.manifest_list for s in gone if s.manifest_list} - {s.manifest_list for s in others}
+    lists = {s.manifest_list for s in expired if s.manifest_list} - {s.manifest_list for s in others}
     return [*sorted(files), *sorted(theirs.keys() - ours.keys()), *sorted(lists)]
 
 

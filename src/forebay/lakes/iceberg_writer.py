@@ -127,9 +127,9 @@ class RowFiles:
         """The positions of the rows whose numbers are not in `newest` (ascending), by file."""
         by_path = {}
         for path, parts in self._numbers.items():
-            gone = np.flatnonzero(~np.isin(np.concatenate(parts), newest, assume_unique=True))
-            if len(gone):
-                by_path[path] = gone
+            old_rows = np.flatnonzero(~np.isin(np.concatenate(parts), newest, assume_unique=True))
+            if len(old_rows):
+                by_path[path] = old_rows
         return by_path
 
     def abort(self) -> None:
@@ -154,8 +154,8 @@ class IcebergLakeWriter(LakeWriter):
         self._rows = LakeRows(context, arrow_schema(table.metadata.schema().fields), has_system_columns=True)
         self._partition = _Partition(table, context)
         self._keyed = context.info.descriptor.has_primary_key
-        self._held: list[ChangeRows] = []
-        self._held_bytes = self._held_rows = self._numbered = 0
+        self._buffer: list[ChangeRows] = []
+        self._buffered_bytes = self._buffered_rows = self._numbered = 0
         self._completed = False
         self._place: FilePlace | None = None
         self._files: RowFiles | None = None
@@ -168,6 +168,8 @@ class IcebergLakeWriter(LakeWriter):
 
     @lake_errors("a file of the lake")
     def write(self, records: ChangeRows) -> None:
+        """See `LakeWriter.write`. Buffers up to `BUFFER_BYTES` or `BUFFER_ROWS`. Raises `InvalidRequest` after
+        `complete`."""
         if self._completed:
             raise InvalidRequest("the writer is complete; make another one")
         if not self._keyed:
@@ -175,19 +177,19 @@ class IcebergLakeWriter(LakeWriter):
         changes = records.without_update_before() if self._keyed else records
         if len(changes) == 0:
             return
-        self._held.append(changes)
-        self._held_rows += len(changes)
-        self._held_bytes += changes.rows.nbytes
-        if self._held_bytes >= BUFFER_BYTES or self._held_rows >= BUFFER_ROWS:
+        self._buffer.append(changes)
+        self._buffered_rows += len(changes)
+        self._buffered_bytes += changes.rows.nbytes
+        if self._buffered_bytes >= BUFFER_BYTES or self._buffered_rows >= BUFFER_ROWS:
             self._flush()
 
     def _flush(self) -> None:
         """Write the buffered rows, only the newest one of each key."""
-        if not self._held:
+        if not self._buffer:
             return
-        batch = _joined([self._rows.lake_batch(held) for held in self._held])
-        types = np.concatenate([held.kinds for held in self._held])
-        self._held, self._held_rows, self._held_bytes = [], 0, 0
+        batch = _joined([self._rows.lake_batch(changes) for changes in self._buffer])
+        types = np.concatenate([changes.kinds for changes in self._buffer])
+        self._buffer, self._buffered_rows, self._buffered_bytes = [], 0, 0
         if self._files is None:
             self._place = FilePlace(self._table, self._partition.values_of(batch))
             self._files = RowFiles(self._table.io, self._table, self._place)
@@ -195,10 +197,10 @@ class IcebergLakeWriter(LakeWriter):
         if not self._keyed:
             self._files.write(batch)
             return
-        named = batch.select([f.name for f in self._keys.fields])
-        keys = self._keys.encode(named)
+        key_columns = batch.select([f.name for f in self._keys.fields])
+        keys = self._keys.encode(key_columns)
         self._index.add(keys)
-        self._range.add(named)
+        self._range.add(key_columns)
         here = KeyIndex()
         here.add(keys)
         newest = here.newest_rows()
@@ -208,6 +210,10 @@ class IcebergLakeWriter(LakeWriter):
 
     @lake_errors("a file of the lake")
     def complete(self) -> IcebergWriteResult:
+        """The data files and, in a table with a key, the position deletes of rows that the round replaces or deletes.
+
+        The deletes are based on the table's current snapshot, which the result names. Files are deleted on failure.
+        """
         self._flush()
         self._completed = True
         uuid, spec_id = str(self._table.metadata.table_uuid), self._table.metadata.default_spec_id
@@ -221,11 +227,11 @@ class IcebergLakeWriter(LakeWriter):
             table = self._load()
             head = table.current_snapshot()
             old = self._older_rows(table)
-            gone = {**old, **self._files.outdated(self._index.newest_rows())}
+            deleted_rows = {**old, **self._files.outdated(self._index.newest_rows())}
             deletes = None
-            if gone:
+            if deleted_rows:
                 path = self._place.new_path("deletes")
-                deletes = write_positions(table.io, path, partition, gone, table.properties)
+                deletes = write_positions(table.io, path, partition, deleted_rows, table.properties)
             snapshot = head.snapshot_id if head is not None else None
             return IcebergWriteResult(uuid, spec_id, partition, files, deletes, snapshot, tuple(old))
         except BaseException:
@@ -245,7 +251,7 @@ class IcebergLakeWriter(LakeWriter):
     def abort(self) -> None:
         if not self._completed:
             self._completed = True
-            self._held = []
+            self._buffer = []
             if self._files is not None:
                 self._files.abort()
 

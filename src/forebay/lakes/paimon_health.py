@@ -128,6 +128,7 @@ class PaimonHealth(LakeHealth):
         return [_info(each) for each in page if each is not None], len(ids)  # some may have expired since
 
     def tags(self) -> list[LakeTag]:
+        """The tags, by snapshot and name. `created` is None for tags that do not record it."""
         return [
             LakeTag(
                 tag.name,
@@ -141,6 +142,7 @@ class PaimonHealth(LakeHealth):
         ]
 
     def planned(self, *, full: bool) -> list[PlannedRewrite]:
+        """See `LakeHealth.planned`: one rewrite for each task of a compaction."""
         return [
             PlannedRewrite(
                 self._partition_name(task.partition),
@@ -157,14 +159,14 @@ class PaimonHealth(LakeHealth):
         return OrphanFiles(len(removal.files), removal.bytes, tuple(removal.files[:ORPHANS_LISTED_MAX]))
 
     def compact(self, *, full: bool, progress: OnProgress = no_progress) -> int | None:
-        snapshot = self._table.another().compact(full, progress=progress)
+        snapshot = self._table.new_handle().compact(full, progress=progress)
         return None if snapshot is None else snapshot.id
 
     def create_tag(self, name: str, snapshot_id: int | None = None, retained: dt.timedelta | None = None) -> None:
         self._table.create_tag(name, snapshot_id, retained)
 
     def delete_tag(self, name: str) -> None:
-        self._table.another().delete_tag(name)
+        self._table.new_handle().delete_tag(name)
 
     def readers(self) -> dict[str, int]:
         return self._context.consumers.all()

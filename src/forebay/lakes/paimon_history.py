@@ -34,7 +34,7 @@ def was_undone(table: TableContext, snapshot_id: int, name: str | None) -> bool:
     if snapshot is None:
         latest = snapshots.latest_id()
         return latest is None or latest < snapshot_id  # otherwise it has expired
-    there = offsets_name(snapshot.properties or {})
-    if there is None or snapshot.commit_user != TIERING_USER:
+    current_name = offsets_name(snapshot.properties or {})
+    if current_name is None or snapshot.commit_user != TIERING_USER:
         return not table.options.deletion_vectors_enabled and snapshot.commit_user != TIERING_USER
-    return name is not None and there != name
+    return name is not None and current_name != name

@@ -88,6 +88,7 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
         return _SPLIT_VERSION
 
     def serialize(self, split: LakeSplit) -> bytes:
+        """The split's bucket and partition values, then Java Paimon's split, whose directory is that of this table."""
         split = _ours(split)
         texts = [value.encode() for value in split.values]
         head = _HEAD.pack(_SPLIT_VERSION, split.stream_bucket, len(texts))
@@ -96,6 +97,7 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
         return head + place + self._codec.encode_split(split.data, directory)
 
     def deserialize(self, version: int, data: bytes) -> PaimonLakeSplit:
+        """The split. Raises `CorruptData` for malformed bytes, `UnsupportedOperation` for a newer version."""
         if version > _SPLIT_VERSION:
             raise UnsupportedOperation(f"a split of version {version} is newer than this release, which reads 1")
         try:
@@ -127,7 +129,9 @@ def _slim_file(file: DataFileMeta) -> DataFileMeta:
     )
 
 
-def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound, snapshot: Snapshot | None = None) -> NotFound:
+def snapshot_not_found(
+    table: TableContext, snapshot_id: int, e: NotFound, snapshot: Snapshot | None = None
+) -> NotFound:
     """The error to raise for `e`: that the snapshot does not exist, if so, otherwise `e` itself.
 
     If the `snapshot` itself is given, another one with its id does not count.
@@ -152,7 +156,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
         table = source.table
         snapshot = table.snapshots.find(snapshot_id)
         if snapshot is None:
-            raise snapshot_gone(table, snapshot_id, NotFound("there is no such file"))
+            raise snapshot_not_found(table, snapshot_id, NotFound("there is no such file"))
         self._snapshot = snapshot
 
     @property
@@ -166,6 +170,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
         return None if self._table.options.deletion_vectors_enabled else tiering_properties(self._snapshot)
 
     def plan(self) -> list[LakeSplit]:
+        """See `Planner.plan`. The plan of a snapshot and its filters is cached by the table."""
         table, snapshot = self._table, self._snapshot
         try:
             if not table.snapshots.exists(snapshot.id):  # its plan may be cached for longer than it exists
@@ -173,7 +178,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
             request = "lake splits", repr(self._source.filters)
             planned = table.manifests.planned(snapshot, table.schema, request, lambda: self._planned(snapshot))
         except NotFound as e:
-            raise snapshot_gone(table, snapshot.id, e, snapshot) from e
+            raise snapshot_not_found(table, snapshot.id, e, snapshot) from e
         return list(planned)
 
     def _planned(self, snapshot: Snapshot) -> tuple[LakeSplit, ...]:
@@ -254,19 +259,19 @@ def _guarded(table: TableContext, split: DataSplit, batches: Iterator[pa.RecordB
     try:
         yield from batches
     except NotFound as e:
-        raise snapshot_gone(table, split.snapshot_id, e) from e
+        raise snapshot_not_found(table, split.snapshot_id, e) from e
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    left = limit
+    remaining = limit
     for batch in batches:
-        if left is None:
+        if remaining is None:
             yield batch
             continue
-        if left <= 0:
+        if remaining <= 0:
             return
-        yield batch.slice(0, left)
-        left -= batch.num_rows
+        yield batch.slice(0, remaining)
+        remaining -= batch.num_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +319,7 @@ class PaimonLakeSource(LakeSource):
         return replace(self, limit=limit)
 
     def with_filters(self, filters: Sequence[Predicate]) -> FilterResult:
+        """See `LakeSource.with_filters`. Accepts filters that Paimon can apply to the table's columns."""
         accepted: list[Predicate] = []
         remaining: list[Predicate] = []
         for predicate in filters:
@@ -332,6 +338,7 @@ class PaimonLakeSource(LakeSource):
         return PaimonSplitPlanner(self, snapshot_id)
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
+        """See `LakeSource.successor`: the oldest remaining snapshot after it. None if it is the newest."""
         snapshots = self.table.snapshots
         next_id = next((s for s in sorted(snapshots.ids()) if s > snapshot_id), None)
         snapshot = None if next_id is None else snapshots.find(next_id)
@@ -417,15 +424,15 @@ def held_offsets(source: PaimonLakeSource, snapshot_id: int) -> dict[tuple[tuple
     """How much of each log a snapshot of a table with system columns has at least, by its rows."""
     names = source.schema.names
     projection = source.with_project([[names.index(name)] for name in (BUCKET_COLUMN, OFFSET_COLUMN)])
-    held: dict[tuple[tuple[str, ...], int], int] = {}
+    offsets: dict[tuple[tuple[str, ...], int], int] = {}
     for split in projection.create_planner(snapshot_id).plan():
         for batch in projection.create_record_reader(split).read():
             newest = pa.table({"bucket": batch.column(0), "offset": batch.column(1)}).group_by("bucket")
             for row in newest.aggregate([("offset", "max")]).to_pylist():
                 if row["bucket"] is not None and row["offset_max"] is not None:
                     place = split.partition(), row["bucket"]
-                    held[place] = max(held.get(place, 0), row["offset_max"] + 1)
-    return held
+                    offsets[place] = max(offsets.get(place, 0), row["offset_max"] + 1)
+    return offsets
 
 
 def _ours(split: LakeSplit) -> PaimonLakeSplit:

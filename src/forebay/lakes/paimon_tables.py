@@ -208,11 +208,11 @@ def difference(existing: TableSchema, definition: LakeDefinition, *, wider: bool
     unwritten = _unwritten_format(existing.options)
     if unwritten is not None:
         return f"its option '{unwritten[0]}' asks for files in {unwritten[1]}, which tiering cannot write"
-    there = business_fields(existing)
+    current = business_fields(existing)
     fields = definition.fields
-    if len(there) < len(fields) or (len(there) > len(fields) and not wider):
-        return f"its columns are {_names(there)}, and should be {_names(fields)}"
-    for a, b in zip(there, fields, strict=False):
+    if len(current) < len(fields) or (len(current) > len(fields) and not wider):
+        return f"its columns are {_names(current)}, and should be {_names(fields)}"
+    for a, b in zip(current, fields, strict=False):
         if (a.name, _bare(a.type)) != (b.name, _bare(b.type)):
             return f"it has the column '{a.name} {a.type}' where '{b.name} {b.type}' should be"
     for key in (*RESERVED_OPTIONS, *sorted(IMMUTABLE_OPTIONS)):
@@ -245,6 +245,7 @@ class PaimonLakeCatalog(LakeCatalog):
         self._system_columns = system_columns
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
+        """See `LakeCatalog.create_table`. Creates the database too. Raises `Conflict` if an existing table differs."""
         expected = definition_of(descriptor)
         fields = expected.fields
         if asks_for_system_columns(descriptor, self._system_columns):
@@ -270,6 +271,8 @@ class PaimonLakeCatalog(LakeCatalog):
             )
 
     def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
+        """See `LakeCatalog.alter_table`. All changes are one new schema. Raises `InvalidRequest` if the table is
+        neither as `current` nor as `expected`."""
         table = self._catalog.table(str(path))
         before, after = definition_of(current), definition_of(expected)
         added = _added_columns(current, expected)

@@ -83,10 +83,12 @@ class PaimonLakeWriter(LakeWriter):
         self._bucket = 0 if table.context.options.bucket == UNAWARE else context.bucket
         self._write = table.new_write()
         self._partition: bytes | None = None
-        self._held: ChangeRows | None = None
+        self._pending: ChangeRows | None = None
         self._completed = False
 
     def write(self, records: ChangeRows) -> None:
+        """See `LakeWriter.write`. Raises `InvalidRequest` after `complete`, and for changes in a table without a
+        key."""
         if self._completed:
             raise InvalidRequest("the writer is complete; make another one")
         if len(records) == 0:
@@ -103,16 +105,16 @@ class PaimonLakeWriter(LakeWriter):
         It is for the changelog that readers of the Paimon table follow; alone, it would delete the row.
         """
         types = records.kinds
-        if self._held is not None:
+        if self._pending is not None:
             if types[0] == ChangeType.UPDATE_AFTER:
-                self._write_rows(self._held)
-            self._held = None
+                self._write_rows(self._pending)
+            self._pending = None
         before = types == ChangeType.UPDATE_BEFORE
         if not before.any():
             self._write_rows(records)
             return
         if before[-1]:
-            self._held = records.slice(len(records) - 1, 1)
+            self._pending = records.slice(len(records) - 1, 1)
         paired = np.append(types[1:] == ChangeType.UPDATE_AFTER, False)
         mask = ~before | paired
         self._write_rows(records if mask.all() else records.filter(pa.array(mask)))
@@ -135,7 +137,7 @@ class PaimonLakeWriter(LakeWriter):
 
     def complete(self) -> PaimonWriteResult:
         result = PaimonWriteResult(tuple(self._write.prepare_commit()))
-        self._completed, self._held = True, None
+        self._completed, self._pending = True, None
         self._write.close()
         return result
 
@@ -156,25 +158,29 @@ class PaimonLakeCommitter(LakeCommitter):
         self._base = context.base
 
     def commit(self, results: Sequence[PaimonWriteResult], properties: Mapping[str, str]) -> LakeCommitResult:
-        held = {**properties, **self._context.properties}
+        """See `LakeCommitter.commit`. Compactions of the writers follow as a snapshot of their own, which is returned
+        then."""
+        snapshot_properties = {**properties, **self._context.properties}
         messages = [m for r in results for m in r.messages]
         rows = tuple(replace(m, compact=CompactIncrement()) for m in messages)
         snapshot = self._table.new_commit(TIERING_USER, ignore_empty=False).commit_if(
-            self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, rows, properties=held)
+            self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, rows, properties=snapshot_properties)
         )[-1]
         self._base = snapshot.id
         compacted = tuple(replace(m, data=DataIncrement()) for m in messages if not m.compact.is_empty)
         if compacted:
-            snapshot = self._commit_compaction(compacted, held) or snapshot
+            snapshot = self._commit_compaction(compacted, snapshot_properties) or snapshot
         rows_there = None if self._table.schema.has_primary_key else snapshot.total_record_count
         return LakeCommitResult(snapshot.id, snapshot.id, stats=TieringStats(rows=rows_there))
 
-    def _commit_compaction(self, messages: tuple[CommitMessage, ...], held: Mapping[str, str]) -> Snapshot | None:
+    def _commit_compaction(
+        self, messages: tuple[CommitMessage, ...], snapshot_properties: Mapping[str, str]
+    ) -> Snapshot | None:
         """Commit the writers' compaction after the rows; None if another compaction, or round, was faster."""
         commit = self._table.with_options({"snapshot.ignore-empty-commit": "true"}).new_commit(TIERING_USER)
         try:
             snapshots = commit.commit_if(
-                self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, messages, properties=held)
+                self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, messages, properties=snapshot_properties)
             )
         except Conflict:
             commit.abort(messages)
@@ -196,8 +202,10 @@ class PaimonLakeCommitter(LakeCommitter):
         """Delete the files of uncommitted results; files of a snapshot are always kept."""
         committed = set(self._files_committed())
         messages = [m for r in results for m in r.messages]
-        gone = [m for m in messages if not committed & {(m.partition, m.bucket, f.file_name) for f in m.data.new_files}]
-        self._table.new_commit(TIERING_USER).abort(gone)
+        uncommitted = [
+            m for m in messages if not committed & {(m.partition, m.bucket, f.file_name) for f in m.data.new_files}
+        ]
+        self._table.new_commit(TIERING_USER).abort(uncommitted)
 
     def _files_committed(self) -> Iterable[tuple[bytes, int, str]]:
         """The files added by rounds since the base of this one."""

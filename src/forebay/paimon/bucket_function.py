@@ -36,9 +36,9 @@ class BucketFunction:
         self._kind = kind
         self._layout = row_layout(fields)
         if kind == "mod" and (len(fields) != 1 or fields[0].type.root not in _MOD_TYPES):
-            named = ", ".join(f"{f.name} {f.type}" for f in fields) or "no column"
+            described = ", ".join(f"{f.name} {f.type}" for f in fields) or "no column"
             raise InvalidRequest(
-                f"the bucket key is {named}, and 'bucket-function.type' = 'mod' takes one column of type INT or "
+                f"the bucket key is {described}, and 'bucket-function.type' = 'mod' takes one column of type INT or "
                 "BIGINT: set option 'bucket-key' to such a column, or choose another function"
             )
         for f in fields:

@@ -124,9 +124,9 @@ class StreamWriter:
         if self._write is None:
             self._write = self._table.new_write()
         self._unprepared = self._is_broken = True
-        done = act(self._write)
+        result = act(self._write)
         self._is_broken = False
-        return done
+        return result
 
     def _check_whole(self) -> None:
         if self._is_broken:

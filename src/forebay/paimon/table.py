@@ -118,8 +118,8 @@ class Table(TableParts):
             )
         request = ScanRequest(columns, None, limit, partitions, [buckets] if isinstance(buckets, int) else buckets)
         if filter is not None:
-            whole = LakeScan(self.context, self.name, ScanRequest(), as_of)
-            request = replace(request, predicate=as_predicate(filter, whole.schema))
+            scan_of_all = LakeScan(self.context, self.name, ScanRequest(), as_of)
+            request = replace(request, predicate=as_predicate(filter, scan_of_all.schema))
         return LakeScan(self.context, self.name, request, as_of)
 
     def to_duckdb(self, connection: Any = None, *, as_of: AsOf | None = None) -> Any:

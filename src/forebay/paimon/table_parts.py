@@ -36,7 +36,7 @@ from forebay.paimon.system_tables.registry import SystemTable
 from forebay.paimon.write.table_write import TableWrite
 
 
-@hidden_from_completion("another")
+@hidden_from_completion("new_handle")
 class TableParts(ArrowStream):
     """The parts of one branch of a table. The schema of an instance is fixed at creation."""
 
@@ -105,8 +105,8 @@ class TableParts(ArrowStream):
             ids=self._ids,
         )  # fmt: skip
 
-    def another(self) -> Self:
-        """Another handle of the table, which shares what was read of it. Its partitions expire on its own schedule."""
+    def new_handle(self) -> Self:
+        """A handle of the table that shares its caches, but expires partitions on a schedule of its own."""
         handle = object.__new__(type(self))
         vars(handle).update(vars(self), _expiry_schedule=ExpirySchedule(self._clock))
         return handle

@@ -1,9 +1,9 @@
 """Bucket functions for Spark: in SQL (`SELECT forebay.sys.bucket(8, id)`), and where writes and scans are planned.
 
-A `TableBucketing` says how a table finds the bucket of a row. Spark asks a catalog for functions by name, so it has
-two: in SQL the name of its kind, with the number of buckets as first argument, and in plans one that says all of it,
-such as `paimon_bucket[8](L)`. Bound to types, it is an object of the Java class `ForebayBucket`, which runs on
-executors; its letters of types are those of `letter`.
+A `TableBucketing` is the function from a row to its bucket. Spark looks up functions of a catalog by name, so a bucket
+function has two names: in SQL its kind, with the number of buckets as first argument, and in plans a name that contains
+all parameters, such as `paimon_bucket[8](L)`. Bound to types, it is an object of the Java class `ForebayBucket`, which
+runs on executors; `letter` returns its codes of types.
 
 | function | bucket of |
 |---|---|
@@ -75,13 +75,13 @@ _LETTERS = {
 }
 _FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 _TAKEN = {"mod": "IL", "hive": "ZBSILFDNUYt", "iceberg": "ILTtfdUYN"}
-"""The letters of types that a function takes, where it does not take all."""
+"""The type codes that a function accepts, for functions that do not accept all types."""
 
 _PLANNED = re.compile(r"(\w+)_bucket\[([1-9]\d*)\]\(([^;)]*)(?:; ([^)]*))?\)(?: of (\d+) tasks)?")
 
 
 def letter(t: DataType, *, is_canonical: bool = False) -> str | None:
-    """What `ForebayBucket` calls a type; None for types of which it takes no values.
+    """The code of a type in `ForebayBucket`; None for unsupported types.
 
     `is_canonical`: floating-point numbers have one zero and one NaN, as in the keys of live tables.
     """
@@ -91,15 +91,15 @@ def letter(t: DataType, *, is_canonical: bool = False) -> str | None:
         return f"T{t.precision}"
     if t.root is TypeRoot.TIME:
         return f"t{t.precision}"
-    found = _LETTERS.get(t.root)
-    return found.lower() if found is not None and is_canonical and t.root in _FLOATS else found
+    symbol = _LETTERS.get(t.root)
+    return symbol.lower() if symbol is not None and is_canonical and t.root in _FLOATS else symbol
 
 
 @dataclass(frozen=True)
 class TableBucketing:
-    """How a table with `total` buckets finds the bucket of a row: by which function of which columns.
+    """The bucket function of a table with `total` buckets: its kind, columns and types.
 
-    `types` are letters of the types of `columns`, the bucket key.
+    `types` are the codes of the types of `columns`, the bucket key.
     """
 
     kind: str
@@ -109,11 +109,11 @@ class TableBucketing:
 
     @property
     def name(self) -> str:
-        """The name in plans, the same for the same function of the same types."""
+        """The name in plans: equal for equal functions of equal types."""
         return f"{self.kind}_bucket[{self.total}]({' '.join(self.types)})"
 
     def dealt(self, partition_types: Sequence[str], tasks: int) -> str:
-        """The name of the function that deals rows to tasks: those of a bucket of a partition to one of them.
+        """The name of the function that distributes rows to tasks, so that each bucket of a partition is in one task.
 
         Its arguments are the bucket key and the columns of partitions.
         """
@@ -121,15 +121,15 @@ class TableBucketing:
         return f"{self.name[:-1]}{of_partition}) of {tasks} tasks"
 
     def keeps_equal_together(self) -> bool:
-        """Whether all rows that Spark takes for equal in the bucket key are in one bucket.
+        """Whether all rows whose bucket keys are equal in Spark are in one bucket.
 
-        Spark takes -0.0 for 0.0, and does not see digits behind microseconds.
+        In Spark -0.0 equals 0.0, and timestamps end at microseconds.
         """
         return not any(t[0] in "FDfd" or (t[0] == "T" and int(t[1:]) > 6) for t in self.types)
 
 
 def lake_bucketing(schema: TableSchema) -> TableBucketing | None:
-    """The bucket function of a Paimon table; None where it has no fixed buckets, or a key that is hashed otherwise."""
+    """The bucket function of a Paimon table; None without fixed buckets, and for key types that Java cannot hash."""
     from forebay.paimon.options import CoreOptions
 
     options = CoreOptions(schema.options)
@@ -141,7 +141,7 @@ def lake_bucketing(schema: TableSchema) -> TableBucketing | None:
 
 
 def live_bucketing(info: TableInfo) -> TableBucketing | None:
-    """The bucket function of a live table; None for a log without a bucket key, or where Java has no such function."""
+    """The bucket function of a live table; None for a log without a bucket key, and for types that Java cannot hash."""
     descriptor = info.descriptor
     kind = {None: "fluss", "lance": "fluss"}.get(descriptor.lake_format, descriptor.lake_format)
     if not descriptor.bucket_keys or kind not in ("fluss", "paimon", "iceberg"):
@@ -152,12 +152,12 @@ def live_bucketing(info: TableInfo) -> TableBucketing | None:
 
 
 def _bucketing(kind: str, columns: Iterable[str], types: list[str | None], total: int) -> TableBucketing | None:
-    known = [t for t in types if t is not None]
-    return None if len(known) < len(types) else TableBucketing(kind, tuple(columns), tuple(known), total)
+    letters = [t for t in types if t is not None]
+    return None if len(letters) < len(types) else TableBucketing(kind, tuple(columns), tuple(letters), total)
 
 
 def runs_on_executors(jvm: Jvm) -> bool:
-    """Whether this Spark can run bucket functions. Where it cannot, a warning says so."""
+    """Whether this Spark can run bucket functions. If not, a warning is logged."""
     try:
         executor_class(jvm, _CLASS)
     except UnsupportedOperation as e:
@@ -168,9 +168,9 @@ def runs_on_executors(jvm: Jvm) -> bool:
 
 @dataclass(frozen=True)
 class _BucketCall:
-    """What `ForebayBucket` is made of: the letters of all columns, of which the first `keys` are the bucket key.
+    """The parameters of `ForebayBucket`: the type codes of all columns, of which the first `keys` are the bucket key.
 
-    `total` is the number of buckets; 0: it is an argument. `tasks` is how many tasks rows are dealt to; 0: to none.
+    `total` is the number of buckets; 0: it is an argument. `tasks` is the number of tasks for distribution; 0: none.
     """
 
     kind: str
@@ -186,7 +186,7 @@ class UnboundBucket(JavaProxy):
     interfaces = (CONNECTOR + "catalog.functions.UnboundFunction",)
 
     def __init__(self, context: SessionContext, name: str, planned: _BucketCall | None = None) -> None:
-        """`planned` is what a name in plans says; None: `name` is one of `KINDS`."""
+        """`planned` are the parameters in a name of plans; None: `name` is one of `KINDS`."""
         super().__init__(context.jvm)
         self._name, self._planned = name, planned
 
@@ -197,13 +197,13 @@ class UnboundBucket(JavaProxy):
         return _COMMENTS.get(self._name, self._name)
 
     def bind(self, struct: JavaObject) -> JavaObject:
-        """The function for arguments of these types. Raises `UnsupportedOperation` for types of no bucket key."""
-        given = [field.dataType() for field in struct.fields()]
+        """The function for arguments of these types. Raises `UnsupportedOperation` for types that no bucket key has."""
+        argument_types = [field.dataType() for field in struct.fields()]
         bound = self._planned or self._of_arguments(python_schema(struct).fields)
-        if len(given) != len(bound.types) + (bound.total == 0):
-            raise UnsupportedOperation(f"{self._name} takes {len(bound.types)} columns, not {len(given)}")
+        if len(argument_types) != len(bound.types) + (bound.total == 0):
+            raise UnsupportedOperation(f"{self._name} takes {len(bound.types)} columns, not {len(argument_types)}")
         canonical = self._name if self._planned else f"forebay.{self._name}({' '.join(bound.types)})"
-        arguments = self.jvm.array("org.apache.spark.sql.types.DataType", given)
+        arguments = self.jvm.array("org.apache.spark.sql.types.DataType", argument_types)
         types, make = string_array(self.jvm, bound.types), executor_class(self.jvm, _CLASS)
         return make(self._name, canonical, arguments, bound.kind, types, bound.keys, bound.total, bound.tasks)
 
@@ -220,16 +220,16 @@ class UnboundBucket(JavaProxy):
 
     def _letter(self, kind: str, spark_type: SparkType) -> str:
         try:
-            found = letter(from_spark_column_type(spark_type, "c"), is_canonical=kind in ("fluss", "iceberg"))
+            symbol = letter(from_spark_column_type(spark_type, "c"), is_canonical=kind in ("fluss", "iceberg"))
         except InvalidRequest:
-            found = None
-        if found is None or found[0] not in _TAKEN.get(kind, found):
+            symbol = None
+        if symbol is None or symbol[0] not in _TAKEN.get(kind, symbol):
             raise UnsupportedOperation(f"{self._name}: a bucket key cannot have type {spark_type.simpleString()}")
-        return found
+        return symbol
 
 
 def bucket_function(context: SessionContext, name: str) -> UnboundBucket | None:
-    """The function of this name, of SQL or of plans; None if it is none."""
+    """The function of this name, of SQL or of plans; None for other names."""
     if name.lower() in KINDS:
         return UnboundBucket(context, name.lower())
     planned = _PLANNED.fullmatch(name)

@@ -1,4 +1,4 @@
-"""The Python process of catalogs that are configured and not attached; Spark's JVM starts it when it needs the first.
+"""The Python process of catalogs that are configured and not attached. Spark's JVM starts it for the first of them.
 
     python -m forebay.spark.catalog_process
 
@@ -34,13 +34,13 @@ def main() -> None:
         gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
     )
     context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jvm=gateway.jvm, _jconf=java.getConf()))
-    # Spark tells this setting to programs in Python; this process has to read it itself.
+    # Spark passes this setting to Python programs; this process has to read it.
     context.pythonExec = context.getConf().get("spark.pyspark.python", sys.executable)
     _lose_connections_quietly(context)
     session = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
     offer(Jvm.of(SparkSession(context, session)), configured)
     sys.stdin.read()
-    # Threads of py4j wait for a JVM that ends; nothing of this process has to be kept.
+    # Threads of py4j wait for a JVM that is ending; this process has no state to save.
     os._exit(0)
 
 

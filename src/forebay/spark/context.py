@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class SessionContext:
     """A catalog's name, and the session that it is attached to.
 
-    The session is held weakly: it holds the catalog, and a cycle between the JVM and Python is never collected.
+    It has a weak reference to the session, which references the catalog: a cycle through the JVM is never collected.
     """
 
     jvm: Jvm
@@ -42,7 +42,7 @@ class SessionContext:
 
     @classmethod
     def of(cls, session: SparkSession, catalog: str, *of_side: object) -> Self:
-        """The context for `session`; `of_side` is what a side's context has beside it."""
+        """The context for `session`; `of_side` are the additional fields of a side's context."""
         jvm = Jvm.of(session)
         return cls(jvm, catalog, weak_reference(jvm, session._jsparkSession), *of_side)
 
@@ -56,8 +56,8 @@ class SessionContext:
         return self.weak_session.get()
 
     def session_settings(self) -> dict[str, str]:
-        """The session's configuration, as far as it is set."""
-        # One text, as every value of its own would be two calls; Scala writes pairs so.
+        """The explicitly set entries of the session's configuration."""
+        # One text for all entries, because each entry would be two calls. This is Scala's notation of pairs.
         text = str(self.session.conf().getAll().mkString("\0"))
         return {key: value for key, _, value in (pair.partition(" -> ") for pair in text.split("\0"))}
 

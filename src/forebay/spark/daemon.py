@@ -1,12 +1,12 @@
-"""PySpark's daemon, which starts the Python workers, with cheaper tasks, and without tracebacks of idle workers.
+"""PySpark's daemon, which starts the Python workers, with faster tasks and without tracebacks of idle workers.
 
-Spark closes the socket of a worker when it has enough rows (LIMIT), when a worker has been idle for a minute, and when
-the session stops. PySpark's worker then cannot report its end, and prints a traceback with BrokenPipeError
-on the terminal, although nothing went wrong. `forebay.spark.session` starts this module in its place (Spark's setting
-`spark.python.daemon.module`), which lets such a worker end quietly.
+Spark closes a worker's socket when it has enough rows (LIMIT), when the worker has been idle for a minute, and when the
+session stops. PySpark's worker then cannot report its end and prints a traceback with BrokenPipeError, although nothing
+failed. `forebay.spark.session` replaces PySpark's daemon with this module (Spark's setting
+`spark.python.daemon.module`), in which such a worker ends silently.
 
-PySpark also collects garbage after each task. That walks over all modules of the worker, and takes 40 ms of a task of
-60 ms. Modules are never garbage, so the worker freezes them when a task has imported some. All else is PySpark's own.
+PySpark also collects garbage after each task. The collector visits all modules of the worker, which takes 40 ms of a
+task of 60 ms. Modules are never garbage, so the worker freezes them after a task that imported modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _frozen_modules = 0
 
 
 def quiet_worker(sock: socket.socket, authenticated: bool) -> int:
-    """Run a worker on `sock`; a code other than 0 tells the daemon that its process is of no more use."""
+    """Run a worker on `sock`; return 0 if the daemon may reuse the process."""
     try:
         code = int(_start_worker(sock, authenticated))
     except (BrokenPipeError, ConnectionResetError):
@@ -42,7 +42,7 @@ def _freeze_modules() -> None:
 
 
 def main() -> None:
-    """What `python -m forebay.spark.daemon` runs."""
+    """The entry point of `python -m forebay.spark.daemon`."""
     daemon.worker = quiet_worker
     daemon.manager()
 

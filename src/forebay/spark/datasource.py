@@ -1,13 +1,13 @@
-"""The formats of `spark.read`, `spark.readStream` and `df.write.format(...)`, also with Spark Connect; and "forebay".
+"""The format "forebay" of `spark.read`, `spark.readStream` and `df.write.format(...)`, also with Spark Connect.
 
-`SideDataSource`, `Target` and `BatchReader` are what both formats share; forebay.spark.lake_datasource has the other.
+Both formats share `SideDataSource`, `Target` and `BatchReader`; forebay.spark.lake_datasource has "forebay-paimon".
 
 Options of "forebay": `bootstrap.servers` and `table` (or the path: `.load("sales.orders")`); `user`, `password`;
 `columns` ("a, b"); for reads `filter` (SQL) and `limit`; `client.*`. The table may be a `$changelog` or a `$binlog`.
 
-Rule: columns, filters and limits come as options, never by `pushFilters`. PySpark keeps one read plan for all uses of a
-DataFrame, so a filter that is pushed once filters all of them: silently wrong results. The catalog of
-`forebay.spark.attach` does not have this problem, and pushes everything down automatically.
+Rule: columns, filters and limits are options; `pushFilters` is not implemented. PySpark keeps one read plan for all
+uses of a DataFrame, so a filter of one use would silently apply to all of them. The catalog of `forebay.spark.attach`
+does not have this problem and pushes everything down automatically.
 
 Everything here runs in Python processes of Spark, some of them without a Spark session.
 """
@@ -121,7 +121,7 @@ class SideDataSource(DataSource):
 
 
 class _NoStream(DataSourceStreamReader):
-    """Raises when Spark asks it for anything: of an error before it has a reader, Spark's process loses the message."""
+    """A reader whose methods raise an error: Spark's process loses the message of an error in creating a reader."""
 
     def __init__(self, reason: ForebayError) -> None:
         self._reason = reason
@@ -187,7 +187,7 @@ class Target:
 
     @property
     def metadata_fields(self) -> Sequence[StructField]:
-        """The fields of columns that are read only if they are asked for by name."""
+        """The fields of columns that are read only if they are requested by name."""
         return ()
 
     @property
@@ -282,10 +282,10 @@ class ForebayDataSource(SideDataSource):
 class LiveTarget(Target):
     """A table of a cluster, its changelog or its binlog."""
 
-    def __init__(self, settings: Settings, name: str, given: OptionReader) -> None:
+    def __init__(self, settings: Settings, name: str, option_reader: OptionReader) -> None:
         self.settings = settings
-        self.given = given
-        beginning = given.take(CHANGES_RANGE)
+        self.option_reader = option_reader
+        beginning = option_reader.take(CHANGES_RANGE)
         self._changes = None if beginning is None else ChangesRange.from_beginning(beginning)
         table, separator, self.system = name.rpartition(SYSTEM_SEPARATOR)
         if not separator:
@@ -296,32 +296,32 @@ class LiveTarget(Target):
                 ErrorCode.CLIENT_ERROR,
             )
         self.info: TableInfo = shared_connection(settings).admin.table_info(TablePath.parse(table))
-        super().__init__(str(self.info.path), {name: given.take(name) for name in OF_FORMATS})
+        super().__init__(str(self.info.path), {name: option_reader.take(name) for name in OF_FORMATS})
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LiveTarget:
         """Raises `InvalidRequest` for missing options, `NotFound` for a missing table."""
-        given = OptionReader.of("format 'forebay'", options, _OPTIONS)
-        table, path = given.take("table"), given.take("path")
+        option_reader = OptionReader.of("format 'forebay'", options, _OPTIONS)
+        table, path = option_reader.take("table"), option_reader.take("path")
         if table is None and path is None:
             raise InvalidRequest(
                 "format 'forebay' needs the option 'table' (database.table)", ErrorCode.CONFIG_EXCEPTION
             )
         if table is not None and path is not None and table != path:
             raise InvalidRequest(f"two tables were named: '{table}' and '{path}'", ErrorCode.CONFIG_EXCEPTION)
-        servers = given.take("bootstrap.servers")
+        servers = option_reader.take("bootstrap.servers")
         if servers is None:
             raise InvalidRequest(
                 "format 'forebay' needs the option 'bootstrap.servers' (host:port)", ErrorCode.CONFIG_EXCEPTION
             )
-        lake = {name.removeprefix(LAKE_PREFIX): value for name, value in given.take_all(LAKE_PREFIX).items()}
-        client = {**given.take_all("client."), LAKE_OPTIONS: lake}
-        settings = make_settings(servers, given.take("user"), given.take("password"), client)
-        return cls(settings, table or path or "", given)
+        lake = {name.removeprefix(LAKE_PREFIX): value for name, value in option_reader.take_all(LAKE_PREFIX).items()}
+        client = {**option_reader.take_all("client."), LAKE_OPTIONS: lake}
+        settings = make_settings(servers, option_reader.take("user"), option_reader.take("password"), client)
+        return cls(settings, table or path or "", option_reader)
 
     @property
     def full_schema(self) -> StructType:
-        deletes = deletes_option(self.given.values)
+        deletes = deletes_option(self.option_reader.values)
         return scan_of(self.info, ReadOptions(self.settings), self.system, deletes, self._changes).schema
 
     @property
@@ -338,8 +338,8 @@ class LiveTarget(Target):
         return predicate_of(text, self.info.schema.columns)
 
     def scan(self) -> ClusterScan:
-        chosen = read_options(self.settings, self.info.descriptor, self.given.values)
-        return scan_of(self.info, chosen, self.system, changes=self._changes)
+        options = read_options(self.settings, self.info.descriptor, self.option_reader.values)
+        return scan_of(self.info, options, self.system, changes=self._changes)
 
     def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
         """Raises `InvalidRequest` and `UnsupportedOperation` for options that a stream of the table does not have."""
@@ -347,21 +347,21 @@ class LiveTarget(Target):
 
         self.refuse_limit()
         of_log = self.system in (CHANGELOG, BINLOG) or self._changes is not None
-        options = stream_options(self.settings, self.info.descriptor, self.given.values, is_changelog=of_log)
+        options = stream_options(self.settings, self.info.descriptor, self.option_reader.values, is_changelog=of_log)
         scan = scan_of(self.info, options.read, self.system, options.deletes, self._changes)
-        pushdown = self.pushdown(schema)  # a stream looks for its partitions as it goes
+        pushdown = self.pushdown(schema)  # a stream lists its partitions for each batch
         pushdown = Pushdown(pushdown.columns, (), pushdown.filter)
         return LiveStreamPlanner(scan, options, pushdown, schema, self.cores)
 
     def writer(self, schema: StructType, overwrite: bool) -> ForebayWriter:
-        """Raises `InvalidRequest` for unknown options and for what cannot be written."""
-        transaction, is_atomic = transaction_option(self.given), self.given.take(ATOMIC)
+        """Raises `InvalidRequest` for unknown options and for a schema that cannot be written."""
+        transaction, is_atomic = transaction_option(self.option_reader), self.option_reader.take(ATOMIC)
         function, replaced = self._write(schema, overwrite)
         staged = begin_statement(self.settings, transaction, overwrite, self.info, is_atomic)
         return ForebayWriter(replace(function, staged=staged), replaced)
 
     def stream_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """As `writer`."""
+        """The writer of a stream. Raises as `writer`."""
         from forebay.spark.writing.live_stream_sink import ForebayStreamWriter
 
         function, replaced = self._write(schema, overwrite)
@@ -373,14 +373,14 @@ class LiveTarget(Target):
         for name, text in (("filter", self._filter), ("limit", self._limit)):
             if text is not None:
                 raise InvalidRequest(f"a write has no option '{name}'", ErrorCode.CONFIG_EXCEPTION)
-        if self.given.take(SEQUENCE_FIELD) is not None:
+        if self.option_reader.take(SEQUENCE_FIELD) is not None:
             raise UnsupportedOperation(
                 f"format '{FORMAT_NAME}' has no '{SEQUENCE_FIELD}', since it cannot move rows between tasks: write "
                 "through a catalog (forebay.spark.attach), or use df.repartition(key).sortWithinPartitions(column)"
             )
         for own in SINK_OPTIONS:
-            self.given.take(own.name)
-        self.given.take_rest(self.settings)
+            self.option_reader.take(own.name)
+        self.option_reader.take_rest(self.settings)
         if self.system:
             raise InvalidRequest(f"{self.info.path}{SYSTEM_SEPARATOR}{self.system} can only be read")
         if self._changes is not None:
@@ -393,7 +393,7 @@ class LiveTarget(Target):
 
 
 class ForebayWriter(DataSourceArrowWriter):
-    """Writes the rows of each task: they are staged, and committed by the driver."""
+    """Writes the rows of each task: tasks stage them, and the driver commits."""
 
     def __init__(self, function: WriteFunction, replaced: Replaced | None) -> None:
         self._function, self._replaced = function, replaced

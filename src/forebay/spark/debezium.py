@@ -55,44 +55,48 @@ def from_debezium(
     "drop" leaves them out (a stream reports their number as the observed metric `forebay_debezium.wrong`), and "only"
     returns nothing but them, with a column `_error`: for a table of their own. Raises `InvalidRequest`.
     """
-    wanted = schema if isinstance(schema, StructType) else _type_of(f"struct<{schema}>")
-    if not isinstance(wanted, StructType):
+    row_type = schema if isinstance(schema, StructType) else _type_of(f"struct<{schema}>")
+    if not isinstance(row_type, StructType):
         raise InvalidRequest(f"schema={schema!r} is no list of columns and types, as in 'id BIGINT, name STRING'")
     if wrong not in WRONG:
         raise InvalidRequest(f"wrong={wrong!r} is none of {', '.join(map(repr, WRONG))}")
     if column not in df.columns:
         raise InvalidRequest(f"the data has no column '{column}', only {', '.join(df.columns)}")
-    kept = one_or_more_names(keep, "keep")
-    for name in kept:
-        if name not in df.columns or name in wanted.names:
-            found = f"the columns of the data are {', '.join(df.columns)}, those of the rows {', '.join(wanted.names)}"
-            raise InvalidRequest(f"keep={name!r} is not a column of the data alone: {found}")
-    given = df.where(f.col(column).isNotNull())
-    read = _read(given if wrong == ONLY else given.select(column, *(k for k in kept if k != column)), column, wanted)
+    retained = one_or_more_names(keep, "keep")
+    for name in retained:
+        if name not in df.columns or name in row_type.names:
+            existing = (
+                f"the columns of the data are {', '.join(df.columns)}, those of the rows {', '.join(row_type.names)}"
+            )
+            raise InvalidRequest(f"keep={name!r} is not a column of the data alone: {existing}")
+    events = df.where(f.col(column).isNotNull())
+    read = _read(
+        events if wrong == ONLY else events.select(column, *(k for k in retained if k != column)), column, row_type
+    )
     error = f.col(_ERROR)
     if wrong == ONLY:
         return read.where(error.isNotNull()).select(error.alias(ERROR_COLUMN), *df.columns)
     if wrong == FAIL:
-        shown = f.concat(f.lit("no change event of Debezium: "), error, f.lit(" in "), f.col(column).cast("string"))
-        right = read.where(f.when(error.isNull(), True).otherwise(f.raise_error(shown).cast("boolean")))
+        message = f.concat(f.lit("no change event of Debezium: "), error, f.lit(" in "), f.col(column).cast("string"))
+        right = read.where(f.when(error.isNull(), True).otherwise(f.raise_error(message).cast("boolean")))
     else:
         counted = read.observe("forebay_debezium", f.count(error).alias("wrong"))
         right = counted.where(error.isNull())
-    columns = [f.col(f"{_ROW}.`{field.name}`").alias(field.name) for field in wanted.fields]
-    return right.select(f.col(_KIND).alias(CHANGE_TYPE_COLUMN), *columns, *kept)
+    columns = [f.col(f"{_ROW}.`{field.name}`").alias(field.name) for field in row_type.fields]
+    return right.select(f.col(_KIND).alias(CHANGE_TYPE_COLUMN), *columns, *retained)
 
 
 def _type_of(text: str) -> DataType:
-    found = StructType.fromDDL(f"t {text}")
-    return found.fields[0].dataType if isinstance(found, StructType) else found
+    parsed = StructType.fromDDL(f"t {text}")
+    return parsed.fields[0].dataType if isinstance(parsed, StructType) else parsed
 
 
-def _read(df: DataFrame, column: str, wanted: StructType) -> DataFrame:
+def _read(df: DataFrame, column: str, row_type: StructType) -> DataFrame:
     """`df` with the row of each event, its change type, and what is wrong with it, if anything."""
-    row = StructType([StructField(field.name, field.dataType) for field in wanted.fields])
+    row = StructType([StructField(field.name, field.dataType) for field in row_type.fields])
     read = [StructField(_KIND, StringType()), StructField(_ROW, row), StructField(_ERROR, StringType())]
     texts = df.withColumn(_EVENT, f.col(column).cast("string").cast(BinaryType()))
-    decoded = _decoder(tuple(from_spark_schema(wanted)), spark_arrow_schema(StructType(read)))
+    decoded = _decoder(tuple(from_spark_schema(row_type)), spark_arrow_schema(StructType(read)))
     return texts.mapInArrow(decoded, StructType([*df.schema.fields, *read]))
 
 

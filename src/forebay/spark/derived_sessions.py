@@ -2,15 +2,15 @@
 
 Spark copies settings to a derived session, but not catalogs that are objects. So `attach` also sets
 `spark.sql.catalog.<name>` to a class, of which Spark creates an object when a session first uses the name. The class is
-compiled at run time (`driver_java/ForebayCatalogSource.java` writes its source from the interfaces of the running
-Spark), and passes all calls on to a catalog in Python, which its `opener` opens for that session.
+compiled at run time (`driver_java/ForebayCatalogSource.java` generates its source from the interfaces of the running
+Spark), and delegates all calls to a catalog in Python, which its `opener` opens for that session.
 
-Where no Python program attached a catalog (spark-sql, Thrift and Spark Connect servers), the class starts a Python
-process (forebay.spark.catalog_process, `driver_java/ForebayPython.java`), and the settings
-`spark.sql.catalog.<name>.<argument>` say what to open.
+If no Python program attached a catalog (spark-sql, Thrift and Spark Connect servers), the class starts a Python process
+(forebay.spark.catalog_process, `driver_java/ForebayPython.java`), which opens the catalog of the settings
+`spark.sql.catalog.<name>.<argument>`.
 
-Each attachment has a number, in the setting `spark.sql.catalog.<name>.attachment`: a clone of a session has the catalog
-that this session was given, a new session the one that was attached last under that name.
+Each attachment has a number in the setting `spark.sql.catalog.<name>.attachment`: a clone of a session has the catalog
+of that session, and a new session has the catalog that was attached last under that name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Open = Callable[[JavaObject], "SqlCatalog"]
 """Opens a catalog for a Java session."""
 
 Configured = Callable[[Jvm, str, dict[str, str]], Open]
-"""Reads the settings of a catalog, given its name: what opens it. Raises `InvalidRequest`."""
+"""Returns the function that opens a catalog, from its name and settings. Raises `InvalidRequest`."""
 
 _numbers = itertools.count(1)
 _lock = threading.Lock()
@@ -73,9 +73,9 @@ class CatalogOpener(JavaProxy):
         self.attachments: dict[str, Open] = {}
         self._configured = configured
 
-    def apply(self, asked: JavaObject) -> JavaProxy:
-        """Return the catalog for `asked`, a name and its options, in the session that asks."""
-        name, options = str(asked[0]), python_options(asked[1])
+    def apply(self, request: JavaObject) -> JavaProxy:
+        """Return the catalog for `request`, a name and its options, in the active session."""
+        name, options = str(request[0]), python_options(request[1])
         number = options.pop(_ATTACHMENT, None)
         if number is None:
             return self._configured(self.jvm, name, options)(active_session(self.jvm))
@@ -89,8 +89,8 @@ def share(
 ) -> None:
     """Give the catalog `name` to sessions that Spark derives from `session` from now on.
 
-    A Spark that cannot compile the class, or does not load it, gets a warning: its derived sessions have to be attached
-    one by one.
+    If Spark cannot compile or load the class, a warning is logged: then each derived session must be attached
+    separately.
     """
     try:
         opener = offer(jvm, configured)
@@ -121,7 +121,7 @@ def _new_opener(jvm: Jvm, configured: Configured) -> CatalogOpener:
 
 
 def loaded_class(jvm: Jvm) -> Any:
-    """The Java class of catalogs, which Spark's own class loader has afterwards."""
+    """Load the Java class of catalogs into Spark's own class loader, and return it."""
     with jvm.known_layout("class loader of catalogs"):
         kind, loader = jvm.class_("java.lang.Class"), _shared_loader(jvm)
         try:
@@ -152,20 +152,20 @@ def class_files(jvm: Jvm) -> dict[str, bytes]:
         arguments = java_list(jvm, SqlCatalog.interfaces), java_list(jvm, of_views)
         return bytecodes(jvm, str(driver_class(jvm, "ForebayCatalogSource")(*arguments).toString()) + python)
 
-    # What the generated source is made of: its own order is another one in each JVM.
+    # The inputs of the generated source, because the order of its methods differs between JVMs.
     sources = "\0".join([driver_source("ForebayCatalogSource"), python, *SqlCatalog.interfaces, *of_views])
     with jvm.known_layout("compiler of catalogs"):
         return classes_of(cached_jar("ForebayCatalog", sources, jvm.spark_version, compiled))
 
 
 def _shared_loader(jvm: Jvm) -> JavaObject:
-    """The loader of what users add to the driver, which the loaders of all sessions have as an ancestor."""
+    """The class loader of jars that users add to the driver; the loaders of all sessions descend from it."""
     loader = jvm.class_("org.apache.spark.util.Utils").getContextOrSparkClassLoader()
-    found = None
+    shared = None
     while loader is not None:
         if str(loader.getClass().getName()) == "org.apache.spark.util.MutableURLClassLoader":
-            found = loader
+            shared = loader
         loader = loader.getParent()
-    if found is None:
+    if shared is None:
         raise LookupError("Spark has no class loader to which classes can be added")
-    return found
+    return shared

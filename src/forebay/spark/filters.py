@@ -1,12 +1,12 @@
 """Spark's filters -> `forebay.metadata.predicate`.
 
-Spark hands filters over as trees of V2 expressions. `forebay.spark.jvm.expressions` reads such a tree into values,
-and `to_predicate` converts it, or returns None: then Spark filters.
+Spark passes filters as trees of V2 expressions. `forebay.spark.jvm.expressions` reads such a tree into values, and
+`to_predicate` converts it, or returns None: then only Spark filters.
 
-Rule: a converted filter holds for at least the rows for which Spark's holds. So it is exact, or not converted at all:
-no collations, no nested fields, no columns that Spark sees with fewer digits than they have. NOT is pushed down to the
-leaves, where three-valued logic allows it. Literals come as text in Spark's internal form (dates are days, timestamps
-are microseconds), which unlike Java's objects knows no time zones.
+Rule: a converted filter accepts at least the rows that Spark's filter accepts. So a filter is converted exactly or not
+at all: no collations, no nested fields, no columns of a higher precision than Spark's. NOT is pushed down to the
+leaves, where three-valued logic allows it. Literals are text in Spark's internal form (dates are days, timestamps are
+microseconds), which does not depend on time zones as Java's objects do.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class _NotConvertible(Exception):
 
 
 def predicate_of(text: str, columns: Sequence[Column]) -> Predicate:
-    """The filter that is written as SQL, for readers that have no Spark session to parse it (the option `filter`).
+    """The filter of an SQL text (option `filter`), for readers without a Spark session that could parse it.
 
-    Raises `InvalidRequest` for what is no filter on `columns`, and for columns that Spark sees with fewer digits.
+    Raises `InvalidRequest` if it is no filter on `columns`, and for columns of a higher precision than Spark's.
     """
-    found = as_predicate(text, user_schema(columns))
-    assert found is not None  # as it is for None alone
-    predicate = filters.normalize(found, columns)
+    parsed = as_predicate(text, user_schema(columns))
+    assert parsed is not None  # it is None only for None
+    predicate = filters.normalize(parsed, columns)
     _require_comparable(text, predicate, {column.name: column for column in columns})
     return predicate
 
@@ -222,19 +222,19 @@ def _listed(text: str, type_name: str) -> list[str]:
         return text.split(", ") if text else []
     texts, position = [], 0
     while position < len(text):
-        found = _QUOTED.match(text, position)
-        if found is None or text[found.end() : found.end() + 2] not in (", ", ""):
+        quoted = _QUOTED.match(text, position)
+        if quoted is None or text[quoted.end() : quoted.end() + 2] not in (", ", ""):
             raise _NotConvertible
-        texts.append(found.group())
-        position = found.end() + 2
+        texts.append(quoted.group())
+        position = quoted.end() + 2
     return texts
 
 
 def _string(text: str) -> str:
-    found = _QUOTED.fullmatch(text)
-    if found is None or found.group(1) is None:
+    quoted = _QUOTED.fullmatch(text)
+    if quoted is None or quoted.group(1) is None:
         raise _NotConvertible
-    return found.group(1).replace("''", "'")
+    return quoted.group(1).replace("''", "'")
 
 
 def _binary(text: str) -> bytes:
@@ -307,9 +307,9 @@ def matching_partitions(
 def key_values(
     predicates: Sequence[Predicate], key: Sequence[str], keys_max: int
 ) -> tuple[list[tuple[Any, ...]], list[Predicate]] | None:
-    """(the keys that `predicates` allow, what else they ask), if they fix every column of `key`; otherwise None.
+    """The keys that `predicates` allow and the other predicates; None unless they fix every column of `key`.
 
-    None too where that would be more than `keys_max` keys. Keys are tuples in the order of `key`, each once.
+    Also None for more than `keys_max` keys. Keys are tuples in the order of `key`, without duplicates.
     """
     allowed: dict[str, list[Any]] = {}
     rest: list[Predicate] = []
@@ -317,9 +317,9 @@ def key_values(
         if not isinstance(predicate, Leaf) or predicate.column not in key:
             rest.append(predicate)
         elif predicate.function in (_F.EQUAL, _F.IN):
-            known = allowed.get(predicate.column)
+            previous = allowed.get(predicate.column)
             distinct = list(dict.fromkeys(value for value in predicate.literals if value is not None))
-            allowed[predicate.column] = distinct if known is None else [v for v in known if v in distinct]
+            allowed[predicate.column] = distinct if previous is None else [v for v in previous if v in distinct]
         elif predicate.function is not _F.IS_NOT_NULL:
             rest.append(predicate)
     if any(name not in allowed for name in key):
@@ -365,19 +365,19 @@ def _is_safe(expression: Expression, columns: Mapping[str, Column], negated: boo
 
 
 def _values(expressions: Iterable[Expression]) -> list[Any]:
-    """The values of literals; one that is none stands for an expression that cannot be judged."""
-    found: list[Any] = []
+    """The values of literals. Other expressions are returned as they are; their values are unknown."""
+    values: list[Any] = []
     for expression in expressions:
-        found += literal_values(expression) if isinstance(expression, Literal | Literals) else [expression]
-    return found
+        values += literal_values(expression) if isinstance(expression, Literal | Literals) else [expression]
+    return values
 
 
 def predicates_of(predicates: Iterable[JavaObject], columns: Sequence[Column]) -> tuple[list[Predicate] | None, bool]:
-    """What rows must match for these predicates of the JVM (None: no row can), and whether these are all conditions.
+    """The conditions of these predicates of the JVM (None: no row can match), and whether they are complete.
 
-    There may be others, which only Spark can evaluate.
+    They are incomplete if there are predicates that only Spark can evaluate.
     """
-    found = []
+    conditions = []
     is_whole = True
     for java in predicates:
         expression = read_expression(java)
@@ -389,5 +389,5 @@ def predicates_of(predicates: Iterable[JavaObject], columns: Sequence[Column]) -
         if predicate is None:
             is_whole = False
         else:
-            found.append(predicate)
-    return found, is_whole
+            conditions.append(predicate)
+    return conditions, is_whole

@@ -1,11 +1,11 @@
 """The format "forebay-paimon": `spark.read`, `spark.readStream` and `df.write`, also with Spark Connect.
 
 A table is named by its directory (`.load("lake/sales.db/orders")`, option `path`), or by `table` (`sales.orders`) and
-the options of its catalog with the prefix `catalog.` (`catalog.warehouse`). Object stores take their options with that
-prefix, too. Behind the name may stand a branch and a system table: `orders$branch_test$audit_log`. For reads: `columns`
+the options of its catalog with the prefix `catalog.` (`catalog.warehouse`). Options of object stores have that prefix,
+too. The name may have a branch and a system table: `orders$branch_test$audit_log`. Options of reads: `columns`
 ("a, b"), `filter` (SQL), `limit`, and Paimon's options (forebay.spark.lake_options).
 
-What both formats share is in forebay.spark.datasource.
+forebay.spark.datasource has the classes that both formats share.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PaimonDataSource(SideDataSource):
 
 @dataclass(frozen=True)
 class LakeAddress:
-    """Where a table is. `name` is its directory or, with a `catalog`, its name there; what it is called in errors.
+    """The address of a table. `name` is its directory or, with a `catalog`, its name there; errors contain it.
 
     `system` is a system table ("audit_log"); None is the table itself.
     """
@@ -93,12 +93,14 @@ class LakeAddress:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeAddress:
-        """Raises `InvalidRequest` if the options name no table, or two."""
-        given = {key.lower(): value for key, value in options.items()}
-        # Workers open the table, too, and have other working directories.
-        of_catalog = {key.removeprefix(CATALOG_PREFIX): v for key, v in given.items() if key.startswith(CATALOG_PREFIX)}
+        """Raises `InvalidRequest` unless the options name exactly one table."""
+        by_name = {key.lower(): value for key, value in options.items()}
+        # Absolute: workers also open the table, and have other working directories.
+        of_catalog = {
+            key.removeprefix(CATALOG_PREFIX): v for key, v in by_name.items() if key.startswith(CATALOG_PREFIX)
+        }
         catalog = tuple(sorted(located(of_catalog).items()))
-        path, table = given.get("path"), given.get("table")
+        path, table = by_name.get("path"), by_name.get("table")
         if table is None and catalog and "/" not in (path or "/"):
             table, path = path, None  # .load("sales.orders") beside the options of a catalog
         if (path is None) == (table is None):
@@ -115,7 +117,7 @@ class LakeAddress:
             )
         name, branch, system = _divided(table or path or "")
         name = location(name, "the directory of the table") if path is not None else name.rstrip("/")
-        return cls(name, catalog, path is not None, given.get("branch") or branch or MAIN_BRANCH, system)
+        return cls(name, catalog, path is not None, by_name.get("branch") or branch or MAIN_BRANCH, system)
 
     def open(self) -> Table:
         """Raises `NotFound`."""
@@ -166,7 +168,7 @@ class LakeTarget(Target):
                 raise InvalidRequest(f"'read.changelog' is for tables, and not for {address.name}${system}")
             system = "changelog"
         table = address.open()
-        # Of the columns of now: Spark asks for these before it says whether a snapshot is where a stream begins.
+        # The current columns: Spark requests them before it tells whether a snapshot is the start of a stream.
         scan = PaimonScan.of(table, address.name, system).with_options(read.table)
         internal = {key.lower(): value for key, value in options.items()}
         schema_id = internal.get(SCHEMA_ID)

@@ -1,11 +1,10 @@
-"""Options of reads of Paimon tables, taken apart: those of Paimon, which choose what is read, and ours.
+"""Options of reads and writes of Paimon tables: Paimon's options, and the options of this package.
 
 Names are Paimon's (`scan.mode`, `scan.snapshot-id`, `incremental-between`, `consumer-id`), for limits on micro-batches
-also Spark's (`maxFilesPerTrigger`). Two places, the later one wins: the session's configuration
-(`spark.paimon.<option>` as in Paimon's own connector, `spark.sql.forebay.paimon.<option>`), and the options of the
-read. Spark does not keep capital letters, so names are the same in any case. An unknown option of a read is
-refused, and so is one that does nothing here, or would read files in another way than they were written. The session's
-configuration may be meant for writes as well, so what is no option of reads is passed over there.
+also Spark's (`maxFilesPerTrigger`). Options of a read override the session's configuration (`spark.paimon.<option>` as
+in Paimon's own connector, `spark.sql.forebay.paimon.<option>`). Spark does not preserve capital letters, so names are
+case-insensitive. A read rejects unknown options, options without effect, and options that contradict how files were
+written. The session's configuration may be for writes as well, so other options are ignored there.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ FORMAT_NAME = "forebay-paimon"
 """The format for tables of a lake."""
 
 CATALOG_PREFIX = "catalog."
-"""Before the options of a table's catalog, among those of the format."""
+"""The prefix of options of a table's catalog, among the options of the format."""
 
 SCHEMA_ID = "schema-id"
-"""The version of the table's schema to read with: the one under which Spark has planned a query."""
+"""The option with the id of the schema to read with: the one with which Spark planned the query."""
 
 SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
-"""Where the session's configuration has options of reads; the later one wins."""
+"""The prefixes of options of reads in the session's configuration; the later one wins."""
 
 READ_CHANGELOG = "read.changelog"
 READ_MODES = (READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)
@@ -86,7 +85,7 @@ _OF_STREAMS = ("consumer-id", "consumer.ignore-progress", "consumer.mode", "scan
 
 @dataclass(frozen=True)
 class LakeReadOptions:
-    """`table`: Paimon's options, by their names there. `own`: values of `OF_FORMATS` that were given.
+    """`table`: Paimon's options by name. `own`: the values of `OF_FORMATS` options that are set.
 
     `modes` are the ways in which rows may reach Spark.
     """
@@ -99,9 +98,9 @@ class LakeReadOptions:
 
     def refuse_for_batches(self) -> None:
         """Raise `UnsupportedOperation` for options that only streams support."""
-        given = [MAX_ROWS] if self.limits.are_given else [name for name in _OF_STREAMS if name in self.table]
-        if given:
-            raise UnsupportedOperation(f"read option '{given[0]}' is for streams (spark.readStream)")
+        stream_options = [MAX_ROWS] if self.limits.are_set else [name for name in _OF_STREAMS if name in self.table]
+        if stream_options:
+            raise UnsupportedOperation(f"read option '{stream_options[0]}' is for streams (spark.readStream)")
 
 
 def lake_read_options(
@@ -109,9 +108,9 @@ def lake_read_options(
     session: Mapping[str, str] | None = None,
     own: Mapping[str, Option] = MappingProxyType({}),
 ) -> LakeReadOptions:
-    """`options` of a read over those of the `session`. Raises `InvalidRequest` for unknown ones and bad values.
+    """`options` of a read, which override those of the `session`. Raises `InvalidRequest` for unknown or bad ones.
 
-    `own` are the options beside Paimon's that this read may have.
+    `own` are the further options that this read accepts.
     """
     table: dict[str, str] = {}
     mine: dict[str, Any] = {}
@@ -120,7 +119,9 @@ def lake_read_options(
     of_session = {name: value for name, value in (session or {}).items() if _is_read_option(name)}
     for name, value in [*of_session.items(), *options.items()]:
         lowered = name.lower()
-        limit = next((known for known in _LIMITS if lowered.removeprefix(LIMIT_PREFIX) == known.lower()), None)
+        limit = next(
+            (candidate for candidate in _LIMITS if lowered.removeprefix(LIMIT_PREFIX) == candidate.lower()), None
+        )
         if limit is not None:
             limits[limit] = value
         elif lowered in own:
@@ -162,11 +163,11 @@ SINK_STRATEGY = "partition.sink-strategy"
 COMPACTION_PARALLELISM = Option("unaware-bucket.compaction.parallelism", positive)
 
 _PASSED = ("checkpointlocation", "path", "queryname", "outputmode", "provider", "table", "mergeschema", CHANGES)
-"""Options that Spark passes on to tables, in lower case, and that of which the catalog has made columns."""
+"""Options in lower case that Spark passes to tables, and `write.changes`, which the catalog has evaluated."""
 _FIXED = (
     "bucket", "bucket-key", "primary-key", "partition", "merge-engine", "sequence.field", "rowkind.field", "type",
 )  # fmt: skip
-"""What all writers and readers of a table must agree on is changed with ALTER TABLE."""
+"""Options that are the same for all writers and readers of a table, so that only ALTER TABLE can change them."""
 
 
 @dataclass(frozen=True)
@@ -178,24 +179,24 @@ class LakeWriteOptions:
 
 
 def value_in(options: Mapping[str, str], option: Option) -> Any:
-    """The value that `option` has among `options`; None if it is not there."""
+    """The value of `option` in `options`; None if it is not set."""
     text = options.get(option.name)
     return None if text is None else option.read(text)
 
 
-def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWriteOptions:
-    """The options of a write to `name`. Raises `InvalidRequest` for unknown ones, and for what only ALTER may change.
+def write_options(name: str, table: Table, options: Mapping[str, str]) -> LakeWriteOptions:
+    """The options of a write to `name`. Raises `InvalidRequest` for unknown ones, and for those that need ALTER TABLE.
 
-    What the table says, too, may be repeated: CREATE TABLE AS SELECT passes the new table's properties on.
+    Options with the table's own values are accepted: CREATE TABLE AS SELECT passes the new table's properties.
     """
     own = {
         **table.schema.options,
         "primary-key": ",".join(table.schema.primary_keys),
         "partition": ",".join(table.schema.partition_keys),
     }
-    by_case = {known.lower(): known for known in (*KNOWN, PROGRESS.name)}
-    found: dict[str, str] = {}
-    for key, value in given.items():
+    by_case = {option.lower(): option for option in (*KNOWN, PROGRESS.name)}
+    paimon: dict[str, str] = {}
+    for key, value in options.items():
         if key.lower() in _PASSED or own.get(key) == value:
             continue
         known_as = by_case.get(key.lower(), key if key.startswith("fields.") else None)
@@ -208,31 +209,32 @@ def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWrit
                 f"writing to {name}: '{known_as}' is a property of the table, which one write cannot have of its own; "
                 "change it with ALTER TABLE ... SET TBLPROPERTIES"
             )
-        found[known_as] = value
-    return LakeWriteOptions(found, PROGRESS.read(found.pop(PROGRESS.name, "false")))
+        paimon[known_as] = value
+    return LakeWriteOptions(paimon, PROGRESS.read(paimon.pop(PROGRESS.name, "false")))
 
 
 _derived: weakref.WeakKeyDictionary[Table, dict[tuple[tuple[str, str], ...], Table]] = weakref.WeakKeyDictionary()
 
 
 def with_write_options(table: Table, options: LakeWriteOptions) -> Table:
-    """`table` under the options of a write; the same object for the same table and options.
+    """`table` with the options of a write; the same object for the same table and options.
 
-    A streaming query asks for every micro-batch, and shall see the table as it was when the query began.
+    A streaming query calls this for each micro-batch, and must use the schema with which it began.
     """
     if not options.paimon:
         return table
-    made = _derived.setdefault(table, {})
+    derived = _derived.setdefault(table, {})
     key = tuple(sorted(options.paimon.items()))
-    if key not in made:
-        made[key] = table.with_options(options.paimon)
-    return made[key]
+    if key not in derived:
+        derived[key] = table.with_options(options.paimon)
+    return derived[key]
 
 
 def dynamic_overwrite(options: LakeWriteOptions, table: Table) -> bool:
     """Whether `INSERT OVERWRITE` without a partition replaces only partitions that it writes to.
 
-    Only if write or table say so: Spark's own switch is spark.sql.sources.partitionOverwriteMode, and it is off.
+    Only if an option of the write or the table enables it; Spark's own switch
+    (spark.sql.sources.partitionOverwriteMode) is static by default.
     """
-    said = value_in({**table.schema.options, **options.paimon}, DYNAMIC_OVERWRITE)
-    return bool(said and table.schema.partition_keys)
+    is_dynamic = value_in({**table.schema.options, **options.paimon}, DYNAMIC_OVERWRITE)
+    return bool(is_dynamic and table.schema.partition_keys)

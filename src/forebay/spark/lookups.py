@@ -1,14 +1,13 @@
-"""One lookup for each table of a process, live or of a lake: for functions that Spark's workers run task after task.
+"""One lookup for each live or lake table of a process, for functions that Spark's workers run in many tasks.
 
     def with_customers(batches):                                     # in mapInArrow; `table` pickles small
         customers = shared_lookup(table, ["name"])
         for batch in batches:
             yield from customers.join(batch, on=["customer"]).to_batches()
 
-A lookup is worth what it keeps only while it is kept. What a task opens goes with the task; a worker's process runs
-many tasks. Of live tables rows are kept in memory. Files of lake tables are copied, and the copies deleted when the
-process ends. But Spark ends workers by a signal, so theirs are put where Spark deletes everything when the application
-ends (its own local directories, which it tells workers in SPARK_LOCAL_DIRS).
+A lookup caches rows, so it must outlive a task: a worker process runs many tasks. Rows of live tables are cached in
+memory. Files of lake tables are copied; the copies are deleted when the process ends. Spark ends workers by a signal,
+so their copies are in Spark's local directories (SPARK_LOCAL_DIRS), which Spark deletes with the application.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ if TYPE_CHECKING:
     from forebay.paimon.table import Table as LakeTable
 
 MAX_AGE_SECONDS = 10.0
-"""How old rows of a live table may be, where the user does not say otherwise: as those of a lake table."""
+"""The default maximum age of cached rows of a live table in seconds; the same as for a lake table."""
 
 _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 _DISCOVERY = "continuous.discovery-interval"
 
 LOOKUPS_MAX = 64
-"""Lookups that a process keeps; if there are more, what the first of them keeps is dropped."""
+"""Maximum number of lookups in a process; beyond it, the caches of the oldest ones are dropped."""
 
 _lookups: dict[tuple[object, ...], LookupTable | LakeLookupTable] = {}
 _guard = threading.Lock()
@@ -59,12 +58,12 @@ def shared_lookup(
     max_age: Span | None = None,
     max_rows: int | None = None,
 ) -> LookupTable | LakeLookupTable:
-    """The lookup of this process for `table`, with its options and its schema of now. Do not close it.
+    """The lookup of this process for `table`, with its current options and schema. Do not close it.
 
-    Rows are at most `max_age` (a span of time) old: by default 10 s, or what a lake table's option
-    `continuous.discovery-interval` says. Of a live table up to `max_rows` rows (100,000) are kept; how much is kept of
-    a lake table is said by its `lookup.*` options. Other arguments, options or another schema are another lookup. A
-    process that was forked begins with lookups of its own. Raises as `Table.lookup_table` does.
+    Rows are at most `max_age` (a duration) old: by default 10 s, or a lake table's option
+    `continuous.discovery-interval`. Up to `max_rows` rows (100,000) of a live table are cached; the `lookup.*` options
+    limit the cache of a lake table. Other arguments, options or schemas have a lookup of their own, and so does a
+    forked process. Raises as `Table.lookup_table` does.
     """
     names = None if columns is None else tuple(columns)
     if isinstance(table, LiveTable):
@@ -101,14 +100,14 @@ def _shared(
 
 
 def _local_directory() -> str | None:
-    """Where Spark keeps files of this application; None outside of it, which is the directory for temporary files."""
+    """Spark's local directory of this application; None outside of Spark: the directory for temporary files."""
     first = os.environ.get(_LOCAL_DIRS, "").split(",")[0]
     return first if first and os.path.isdir(first) else None
 
 
 @atexit.register
 def _close_own() -> None:
-    """At the end of this process; a fork leaves alone what its parent uses."""
+    """Close all lookups at the end of this process; a fork does not close those of its parent."""
     for key, lookup in _lookups.items():
         if key[0] == os.getpid():
             lookup.close()

@@ -1,8 +1,9 @@
 """Options of Spark users, for a catalog, a read, a write or a session.
 
-Three places, the later one wins: what `attach` was given; the session's configuration (`spark.sql.fluss.<option>`, as
-in Fluss's own connector) and the table's properties, for the scan strategy; the options of the read or write itself
-(`spark.read.option(...)`, `SELECT ... FROM t WITH (...)`). An unknown option is refused, with near matches.
+Options are set in three places, of which a later one overrides the earlier ones: the arguments of `attach`; the
+session's configuration (`spark.sql.fluss.<option>`, as in Fluss's own connector) and, for the scan strategy, the
+table's properties; the options of the read or write (`spark.read.option(...)`, `SELECT ... FROM t WITH (...)`). Unknown
+options raise an error with near matches.
 
 Names are Fluss's. `client.*` options are those of forebay.client.
 """
@@ -30,44 +31,44 @@ FORMAT_NAME = "forebay"
 STRATEGY = "client.scanner.kv.batch-strategy"
 SERVER_SIDE = "client.scanner.kv.server-side.enabled"
 SESSION_PREFIX = "spark.sql.fluss."
-"""Where the session's configuration has scan options."""
+"""The prefix of scan options in the session's configuration."""
 
 OWN_SESSION_PREFIX = "spark.sql.forebay."
-"""The other name of that place, which wins."""
+"""A second prefix, which overrides the first."""
 
 SERVER_SCAN, SNAPSHOT_MERGE = "server_scan", "snapshot_merge"
 
 LEASE_ID = "scan.kv.snapshot.lease.id"
 LEASE_DURATION = "scan.kv.snapshot.lease.duration"
-"""Name and length of the lease on the table snapshot that a read of a primary-key table pins."""
+"""Id and duration of the lease on the table snapshot that a read of a primary-key table pins."""
 
 RECORDS_PER_PARTITION = "scan.maxRecordsPerPartition"
 STARTUP_MODE = "scan.startup.mode"
 STARTUP_TIMESTAMP = "scan.startup.timestamp"
 READ_OPTIMIZED = "read.optimized"
-"""Read what is in the lake, and not what has come since."""
+"""Read only the rows in the lake, without newer changes."""
 
 WRITE_COLUMNS = "columns"
 
 START, END = "scan.incremental.start.timestamp", "scan.incremental.end.timestamp"
-"""What was written from one instant on and before another one, by the log alone. Of a read only, never of a session."""
+"""Read the rows that were written between two times, from the log. For reads only, not for sessions."""
 
 FULL, EARLIEST, LATEST, TIMESTAMP = "full", "earliest", "latest", "timestamp"
 MODES = (FULL, EARLIEST, LATEST, TIMESTAMP)
-"""Where a read begins."""
+"""The startup modes of reads."""
 
 SESSION_ZONE = "spark.sql.session.timeZone"
 
 MAX_ROWS, MIN_ROWS, MAX_DELAY = "maxRowsPerTrigger", "minRowsPerTrigger", "maxTriggerDelayMs"
 MAX_OFFSETS = "maxOffsetsPerTrigger"
-"""How much a micro-batch takes, and waits for: Paimon's names, and that of Spark's Kafka source for the first one."""
+"""Limits of a micro-batch, with Paimon's names. `MAX_OFFSETS` is the name of `MAX_ROWS` in Spark's Kafka source."""
 
 LIMIT_PREFIX = "read.stream."
-"""What may stand before limits of micro-batches, as in Paimon."""
+"""An optional prefix of limits of micro-batches, as in Paimon."""
 
 DELETE_BEHAVIOR = "scan.delete.behavior"
 IGNORE, FAIL, INCLUDE = "ignore", "fail", "include"
-"""What a stream of a primary-key table does about keys that were deleted."""
+"""The handling of deleted keys in a stream of a primary-key table."""
 
 DISCOVERY = "scan.partition.discovery.interval"
 DEFAULT_DISCOVERY_SECONDS = 60.0
@@ -75,10 +76,10 @@ DEFAULT_DISCOVERY_SECONDS = 60.0
 
 def _positive_seconds(value: str) -> float:
     """Seconds above 0, of text such as "30 s"."""
-    found: float = parsers.seconds(value)
-    if found <= 0:
+    seconds: float = parsers.seconds(value)
+    if seconds <= 0:
         raise InvalidRequest(f"'{value}' is not a span of time above 0")
-    return found
+    return seconds
 
 
 _READ = by_name(
@@ -94,13 +95,13 @@ _READ = by_name(
     ]
 )
 TRANSACTION_OPTIONS = (Option("txnAppId"), Option("txnVersion", parsers.integer))
-"""Delta's names for what makes a batch that is repeated add nothing."""
+"""Options that make a repeated batch have no effect, with Delta's names."""
 
 ATOMIC = "write.atomic"
 """Whether a statement is a transaction: all of its rows or none (default: true)."""
 
 PARTIAL_UPDATE = "write.partial-update"
-"""Whether INSERT with a list of columns leaves the others of an existing row as they are (default: true)."""
+"""Whether INSERT with a list of columns keeps the other columns of an existing row (default: true)."""
 
 SEQUENCE_FIELD = "write.sequence.field"
 """The column by which the rows of each key are ordered before they are written."""
@@ -109,7 +110,7 @@ CHANGES = "write.changes"
 """Whether the data of a batch write has a column with change types (default: false). Streams need not say so."""
 
 SINK_OPTIONS = (Option("checkpointLocation"), Option("queryName"))
-"""Spark's own, which the sink of a stream finds among its options."""
+"""Spark's own options, which it passes to the sink of a stream."""
 
 _WRITE = by_name(
     [
@@ -142,18 +143,18 @@ OF_FORMATS = by_name(
         Option("cores", parsers.positive),
     ]
 )
-"""What reads by a format have instead of pushed-down columns, filters and limits."""
+"""Options of formats, which have no pushdown of columns, filters and limits."""
 
 
 @dataclass(frozen=True)
 class SnapshotLease:
-    """The options `scan.kv.snapshot.lease.id` and `.duration`; None where they are not set."""
+    """The options `scan.kv.snapshot.lease.id` and `.duration`; None if they are not set."""
 
     lease_id: str | None = None
     seconds: float | None = None
 
     @property
-    def is_asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         return self.lease_id is not None or self.seconds is not None
 
 
@@ -161,9 +162,9 @@ class SnapshotLease:
 class ReadOptions:
     """How one scan reads. `strategy` is how the rows of primary-key tables are found.
 
-    For tables with a lake: `from_the_lake_on` says whether its rows belong to the scan, `read_optimized` whether no
-    others do. `window` is from when to when (milliseconds since the epoch; None: now) what is read was written. `modes`
-    are the ways in which rows may reach Spark.
+    For tables with a lake: `from_the_lake_on`: the scan includes the lake's rows; `read_optimized`: it has no others.
+    `window` restricts the scan to rows that were written between two times (milliseconds since the epoch; None: now).
+    `modes` are the ways in which rows may reach Spark.
     """
 
     settings: Settings
@@ -183,7 +184,7 @@ class WriteOptions:
     settings: Settings
     columns: tuple[str, ...] | None = None
     transaction: tuple[str, int] | None = None
-    """The application and version to write as, once."""
+    """The application and version of the transaction, which is committed once."""
     is_atomic: bool = True
     is_partial: bool = True
     sequence_field: str | None = None
@@ -191,30 +192,30 @@ class WriteOptions:
 
 
 LAKE_PREFIX = "lake."
-"""Options of the format "forebay" that begin so are the lake's own."""
+"""The prefix of the lake's options among those of the format "forebay"."""
 
 
 @dataclass(frozen=True)
 class OptionReader:
-    """Options by lower-case name. The `known` ones are taken one by one; the rest is refused."""
+    """Options by lower-case name. Those with `definitions` are taken one by one; all others are refused."""
 
     what: str
     values: dict[str, str]
-    known: Mapping[str, Option]
+    definitions: Mapping[str, Option]
 
     @classmethod
-    def of(cls, what: str, options: Mapping[str, str], known: Mapping[str, Option]) -> OptionReader:
-        return cls(what, {key.lower(): value for key, value in options.items()}, known)
+    def of(cls, what: str, options: Mapping[str, str], definitions: Mapping[str, Option]) -> OptionReader:
+        return cls(what, {key.lower(): value for key, value in options.items()}, definitions)
 
     def take(self, name: str, session: Mapping[str, str] | None = None) -> Any:
-        """The value of an option: the given one, else that of the `session` configuration, else the default."""
-        option, text = self.known[name], self.values.pop(name.lower(), None)
+        """Remove and return the value of an option; else that of the `session` configuration, else the default."""
+        option, text = self.definitions[name], self.values.pop(name.lower(), None)
         if text is None and session is not None:
             text = session.get(OWN_SESSION_PREFIX + name, session.get(SESSION_PREFIX + name))
         return option.default if text is None else option.read(text)
 
     def take_all(self, prefix: str) -> dict[str, str]:
-        """The options that begin with `prefix`."""
+        """Remove and return the options that begin with `prefix`."""
         return {name: self.values.pop(name) for name in list(self.values) if name.startswith(prefix)}
 
     def take_rest(self, settings: Settings) -> Settings:
@@ -223,7 +224,9 @@ class OptionReader:
         for name in self.values:
             if name in map(str.lower, _OF_STREAMS):
                 raise UnsupportedOperation(f"{self.what} option '{name}' is for streams (spark.readStream)")
-            hint = did_you_mean(name, self.known, 0.5) or f"; there are {', '.join(self.known)} and client.*"
+            hint = (
+                did_you_mean(name, self.definitions, 0.5) or f"; there are {', '.join(self.definitions)} and client.*"
+            )
             raise InvalidRequest(f"there is no {self.what} option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
         if not client:
             return settings
@@ -237,32 +240,32 @@ def read_options(
     options: Mapping[str, str],
     session: Mapping[str, str] | None = None,
 ) -> ReadOptions:
-    """The options of a scan: `options` of the read, over `session` configuration, over the table's properties."""
+    """The options of a scan. `options` override the `session` configuration, and that the table's properties."""
     session = session or {}
-    given = OptionReader.of("read", options, _READ)
-    asked = {name: given.values.pop(name) for name in (STRATEGY, SERVER_SIDE) if name in given.values}
+    reader = OptionReader.of("read", options, _READ)
+    strategy_options = {name: reader.values.pop(name) for name in (STRATEGY, SERVER_SIDE) if name in reader.values}
     strategies = [
-        strategy_of(asked, "read option"),
+        strategy_of(strategy_options, "read option"),
         strategy_of(session, "session configuration", SESSION_PREFIX),
         strategy_of({} if descriptor is None else descriptor.custom_properties, "table property"),
     ]
-    mode = (given.take(STARTUP_MODE) or FULL).lower()
+    mode = (reader.take(STARTUP_MODE) or FULL).lower()
     if mode not in (FULL, EARLIEST):
         raise UnsupportedOperation(
             f"read option '{STARTUP_MODE}' = '{mode}': batch reads begin at the beginning (full), or read "
             f"what was written from an instant on ('{START}')"
         )
-    records = given.take(RECORDS_PER_PARTITION)
-    lease = SnapshotLease(given.take(LEASE_ID, session), given.take(LEASE_DURATION, session))
-    is_optimized = given.take(READ_OPTIMIZED, session)
-    window = _window(given.take(START), given.take(END), session.get(SESSION_ZONE))
+    records = reader.take(RECORDS_PER_PARTITION)
+    lease = SnapshotLease(reader.take(LEASE_ID, session), reader.take(LEASE_DURATION, session))
+    is_optimized = reader.take(READ_OPTIMIZED, session)
+    window = _window(reader.take(START), reader.take(END), session.get(SESSION_ZONE))
     if window is not None and is_optimized:
         raise InvalidRequest(
             f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    modes = allowed_modes({name: given.take(name, session) for name in SWITCHES})
-    settings = given.take_rest(settings)
+    modes = allowed_modes({name: reader.take(name, session) for name in SWITCHES})
+    settings = reader.take_rest(settings)
     of_connection = SERVER_SCAN if settings[SERVER_SIDE] and settings[STRATEGY] == SERVER_SCAN else SNAPSHOT_MERGE
     strategy = next(filter(None, strategies), of_connection)
     from_lake = mode == FULL
@@ -270,7 +273,7 @@ def read_options(
 
 
 def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, int | None] | None:
-    """The window of a time-range read, if any. Raises `InvalidRequest` for half a window and for an empty one."""
+    """The window of a time-range read, if any. Raises `InvalidRequest` for a window without a start or an empty one."""
     if start is None:
         if end is not None:
             raise InvalidRequest(f"'{END}' needs '{START}' beside it", ErrorCode.CONFIG_EXCEPTION)
@@ -282,7 +285,7 @@ def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, 
 
 
 def instant(name: str, text: str, zone: str | None) -> int:
-    """Milliseconds since the epoch, from these or from a time like 2026-01-31 12:00:00 in the zone of the session."""
+    """Milliseconds since the epoch, from a number or a time such as 2026-01-31 12:00:00 in the session's time zone."""
     plain = text.strip()
     if plain.isdigit():
         return int(plain)
@@ -302,9 +305,9 @@ def instant(name: str, text: str, zone: str | None) -> int:
 
 
 def strategy_of(values: Mapping[str, str], where: str, prefix: str = "") -> str | None:
-    """The scan strategy that options ask for under either of its names; None if they are silent.
+    """The scan strategy of the options, under either of its names; None if it is not set.
 
-    Raises `InvalidRequest` for values that are none.
+    Raises `InvalidRequest` for invalid values.
     """
     strategy = values.get(prefix + STRATEGY)
     if strategy is not None:
@@ -324,14 +327,14 @@ def strategy_of(values: Mapping[str, str], where: str, prefix: str = "") -> str 
 
 def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOptions:
     """The options of a write. `columns` is a comma-separated list."""
-    given = OptionReader.of("write", options, _WRITE)
-    columns = given.take(WRITE_COLUMNS)
-    transaction = transaction_option(given)
-    is_atomic, is_partial = given.take(ATOMIC), given.take(PARTIAL_UPDATE)
-    sequence, has_changes = given.take(SEQUENCE_FIELD), given.take(CHANGES)
+    reader = OptionReader.of("write", options, _WRITE)
+    columns = reader.take(WRITE_COLUMNS)
+    transaction = transaction_option(reader)
+    is_atomic, is_partial = reader.take(ATOMIC), reader.take(PARTIAL_UPDATE)
+    sequence, has_changes = reader.take(SEQUENCE_FIELD), reader.take(CHANGES)
     for own in SINK_OPTIONS:
-        given.take(own.name)
-    return WriteOptions(given.take_rest(settings), columns, transaction, is_atomic, is_partial, sequence, has_changes)
+        reader.take(own.name)
+    return WriteOptions(reader.take_rest(settings), columns, transaction, is_atomic, is_partial, sequence, has_changes)
 
 
 def changes_option(options: Mapping[str, str]) -> bool:
@@ -340,9 +343,9 @@ def changes_option(options: Mapping[str, str]) -> bool:
     return text is not None and bool(_WRITE[CHANGES].read(text, "write option"))
 
 
-def transaction_option(given: OptionReader) -> tuple[str, int] | None:
+def transaction_option(reader: OptionReader) -> tuple[str, int] | None:
     """The application and version of `txnAppId` and `txnVersion`. Raises `InvalidRequest` for one without the other."""
-    application, version = (given.take(option.name) for option in TRANSACTION_OPTIONS)
+    application, version = (reader.take(option.name) for option in TRANSACTION_OPTIONS)
     if (application is None) != (version is None):
         raise InvalidRequest(
             "the write options 'txnAppId' and 'txnVersion' go together: the name of a job, and the number of its run",
@@ -357,9 +360,9 @@ _OF_BATCHES = (READ_OPTIMIZED, START, END, RECORDS_PER_PARTITION)
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """How much one micro-batch takes: at most so many files, rows and bytes (whole files, one at least).
+    """The limits of a micro-batch: maximum numbers of files, rows and bytes (in whole files, at least one).
 
-    With `min_rows` a batch waits until so many rows are there, or until `max_delay_ms` have passed since the last one.
+    With `min_rows` a batch waits for that many rows, but at most `max_delay_ms` after the previous one.
     """
 
     files: int | None = None
@@ -369,18 +372,18 @@ class StreamLimits:
     max_delay_ms: int | None = None
 
     @property
-    def are_given(self) -> bool:
+    def are_set(self) -> bool:
         return self != StreamLimits()
 
     def may_wait(self, rows: int, waited_ms: int) -> bool:
-        """Whether a micro-batch of so few rows need not come yet, so long after the last one."""
+        """Whether a micro-batch of `rows` rows may still wait, `waited_ms` after the previous one."""
         if self.min_rows is None or self.max_delay_ms is None:
             return False
         return rows < self.min_rows and waited_ms <= self.max_delay_ms
 
 
 def check_delay(min_rows: int | None, max_delay_ms: int | None) -> None:
-    """Raise `InvalidRequest` for a minimum of rows without a maximum of time to wait for them, or the reverse."""
+    """Raise `InvalidRequest` unless both the minimum number of rows and the maximum delay are set, or neither."""
     if (min_rows is None) != (max_delay_ms is None):
         raise InvalidRequest(
             f"options '{MIN_ROWS}' and '{MAX_DELAY}' belong together: how many rows a micro-batch waits for, and for "
@@ -393,7 +396,7 @@ def check_delay(min_rows: int | None, max_delay_ms: int | None) -> None:
 class StreamOptions:
     """How a stream reads. `timestamp_ms` (since the epoch) is the start of mode "timestamp".
 
-    `deletes` is what it does about keys that were deleted.
+    `deletes` is the handling of deleted keys.
     """
 
     read: ReadOptions
@@ -405,7 +408,7 @@ class StreamOptions:
 
 
 def deletes_option(options: Mapping[str, str]) -> str:
-    """What `options` say a stream does about deleted keys. Raises `InvalidRequest` for a value that is none."""
+    """The handling of deleted keys that `options` set. Raises `InvalidRequest` for an invalid value."""
     text = next((value for name, value in options.items() if name.lower() == DELETE_BEHAVIOR), None)
     return IGNORE if text is None else str(_STREAM[DELETE_BEHAVIOR].read(text, "read option"))
 
@@ -416,10 +419,10 @@ def _without_prefix(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_for_streams(options: Mapping[str, str]) -> bool:
-    """Whether any option is one for streams, valid or not."""
-    given = _without_prefix(options)
-    mode = given.get(STARTUP_MODE, FULL).strip().lower()
-    return mode not in (FULL, EARLIEST) or any(name.lower() in given for name in _OF_STREAMS)
+    """Whether any option is only for streams, even with an invalid value."""
+    by_name = _without_prefix(options)
+    mode = by_name.get(STARTUP_MODE, FULL).strip().lower()
+    return mode not in (FULL, EARLIEST) or any(name.lower() in by_name for name in _OF_STREAMS)
 
 
 def stream_options(
@@ -430,32 +433,32 @@ def stream_options(
     is_changelog: bool = False,
     zone: str | None = None,
 ) -> StreamOptions:
-    """The options of a stream. Raises `InvalidRequest` for what cannot be, and `UnsupportedOperation`.
+    """The options of a stream. Raises `InvalidRequest` for invalid combinations, and `UnsupportedOperation`.
 
-    A changelog is what the log holds, so its mode is "earliest" where no other is given.
+    The default mode of a changelog is "earliest".
     """
-    given = OptionReader.of("stream", _without_prefix(options), _STREAM)
+    reader = OptionReader.of("stream", _without_prefix(options), _STREAM)
     for name in _OF_BATCHES:
-        if name.lower() in given.values:
+        if name.lower() in reader.values:
             raise UnsupportedOperation(f"read option '{name}' is for batch reads; a stream has '{MAX_ROWS}'")
-    mode = (given.take(STARTUP_MODE) or (EARLIEST if is_changelog else FULL)).strip().lower()
+    mode = (reader.take(STARTUP_MODE) or (EARLIEST if is_changelog else FULL)).strip().lower()
     if mode not in MODES:
         raise InvalidRequest(
             f"read option '{STARTUP_MODE}' is '{mode}'; it can be {', '.join(MODES)}", ErrorCode.CONFIG_EXCEPTION
         )
-    timestamp = given.take(STARTUP_TIMESTAMP)
+    timestamp = reader.take(STARTUP_TIMESTAMP)
     if (timestamp is None) == (mode == TIMESTAMP):
         raise InvalidRequest(
             f"read options '{STARTUP_MODE}' = '{TIMESTAMP}' and '{STARTUP_TIMESTAMP}' belong together",
             ErrorCode.CONFIG_EXCEPTION,
         )
     started_ms = None if timestamp is None else instant(STARTUP_TIMESTAMP, timestamp, zone)
-    rows, offsets, min_rows, delay = (given.take(name) for name in (MAX_ROWS, MAX_OFFSETS, MIN_ROWS, MAX_DELAY))
+    rows, offsets, min_rows, delay = (reader.take(name) for name in (MAX_ROWS, MAX_OFFSETS, MIN_ROWS, MAX_DELAY))
     if rows is not None and offsets is not None:
         raise InvalidRequest(
             f"'{MAX_ROWS}' and '{MAX_OFFSETS}' are the same limit: give one of them", ErrorCode.CONFIG_EXCEPTION
         )
     check_delay(min_rows, delay)
     limits = StreamLimits(rows=rows or offsets, min_rows=min_rows, max_delay_ms=delay)
-    deletes, interval = given.take(DELETE_BEHAVIOR), given.take(DISCOVERY)
-    return StreamOptions(read_options(settings, descriptor, given.values), mode, started_ms, limits, deletes, interval)
+    deletes, interval = reader.take(DELETE_BEHAVIOR), reader.take(DISCOVERY)
+    return StreamOptions(read_options(settings, descriptor, reader.values), mode, started_ms, limits, deletes, interval)

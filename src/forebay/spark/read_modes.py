@@ -6,7 +6,7 @@
 | `COLUMNS` | Python workers, which give Spark Arrow columns | `read.columnar` (default: true) |
 | `DIRECT` | executors, which read logs and buckets from the servers | `read.direct` (default: true) |
 | `FILES` | Spark's own reader of Parquet files, which reads files of the lake | `read.native` (default: true) |
-| `BUCKETS` | as before, but each task reads a whole bucket and reports it | `read.by-bucket` (default: false) |
+| `BUCKETS` | as above, but each task reads a whole bucket and reports it | `read.by-bucket` (default: false) |
 
 The options of a read, over those of the session, say which modes are allowed (`allowed_modes`). The scan decides among
 these: its builder between `BUCKETS`, `FILES` and tasks (forebay.spark.reading.scan_builder), and for its tasks
@@ -47,7 +47,7 @@ DEFAULT_MODES = ReadMode.ROWS | ReadMode.COLUMNS | ReadMode.DIRECT | ReadMode.FI
 
 
 def allowed_modes(switches: Mapping[str, bool | None]) -> ReadMode:
-    """The modes that are allowed by `switches`, values of options by name; those that have none are as by default."""
+    """The modes that `switches` allow: values of options by name. A missing option has its default."""
     allowed = DEFAULT_MODES
     for name, value in switches.items():
         if value is not None:
@@ -56,5 +56,5 @@ def allowed_modes(switches: Mapping[str, bool | None]) -> ReadMode:
 
 
 def switch_of(mode: ReadMode) -> str:
-    """The option that switches `mode` on and off. Raises `StopIteration` for `ROWS`, which have none."""
+    """The option that enables `mode`. Raises `StopIteration` for `ROWS`, which have none."""
     return next(name for name, switched in SWITCHES.items() if switched is mode)

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from forebay.paimon.format.schema import DataField, TableSchema
 
 MICROSECOND_DIGITS = 6
-"""Spark's timestamps and times end here."""
+"""The precision of Spark's timestamps and times: microseconds."""
 
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
-"""Where the metadata of a field has its default value, as SQL text."""
+"""The key of a field's default value, as SQL text, in its metadata."""
 
 EXISTS_DEFAULT = "EXISTS_DEFAULT"
-"""Where Spark looks for the value that rows have in a column that was added after them."""
+"""The metadata key of the value that older rows have in an added column."""
 
 _R = TypeRoot
 _TO_SPARK: dict[TypeRoot, type[spark_types.DataType]] = {
@@ -79,7 +79,7 @@ _FROM_SPARK: dict[type[spark_types.DataType], DataType] = {
 
 
 def to_spark_type(t: DataType) -> spark_types.DataType:
-    """The Spark type for a Fluss type. Raises `UnsupportedOperation` for TIME where this Spark has none."""
+    """The Spark type for a Fluss type. Raises `UnsupportedOperation` for TIME if this Spark does not have it."""
     plain = _TO_SPARK.get(t.root)
     if plain is not None:
         return plain()
@@ -89,8 +89,8 @@ def to_spark_type(t: DataType) -> spark_types.DataType:
         case TypeRoot.TIME:
             if TIME_TYPE is None:
                 raise UnsupportedOperation("type TIME needs Spark 4.1 or newer")
-            made: spark_types.DataType = TIME_TYPE(min(t.precision or 0, MICROSECOND_DIGITS))
-            return made
+            time_type: spark_types.DataType = TIME_TYPE(min(t.precision or 0, MICROSECOND_DIGITS))
+            return time_type
         case TypeRoot.ARRAY:
             element = types.child(t.element)
             return spark_types.ArrayType(to_spark_type(element), element.nullable)
@@ -107,7 +107,7 @@ def _field(name: str, t: DataType, comment: str | None) -> spark_types.StructFie
 
 
 def to_spark_schema(columns: Sequence[Column], defaults: Mapping[str, str] | None = None) -> spark_types.StructType:
-    """The Spark schema of columns, with their comments and those DEFAULT values that are given."""
+    """The Spark schema of columns, with their comments and the DEFAULT values in `defaults`."""
     fields = [_field(column.name, column.data_type, column.comment) for column in columns]
     for field in fields:
         if defaults and field.name in defaults:
@@ -116,7 +116,7 @@ def to_spark_schema(columns: Sequence[Column], defaults: Mapping[str, str] | Non
 
 
 def _set_default(field: spark_types.StructField, text: str) -> None:
-    """`text` is SQL, by which Spark fills the column of new rows; those that are there have null."""
+    """Set DEFAULT `text`, an SQL expression for new rows. Existing rows have null."""
     field.metadata.update({CURRENT_DEFAULT: text, EXISTS_DEFAULT: "NULL"})
 
 
@@ -180,8 +180,8 @@ def _no_such_type(t: spark_types.DataType, path: str, advice: str) -> InvalidReq
 def default_of(field: spark_types.StructField, is_copy: bool = False) -> str | None:
     """The DEFAULT that a new column is given, as SQL text; a copy has that of the table that it comes from.
 
-    Other columns that come from a table, by a query, have its DEFAULT in their metadata, too, and are not given it: of
-    such a column Spark says that old rows have NULL in it, of one with a DEFAULT of its own that they have that.
+    The columns of a query also have the DEFAULT of their table in their metadata, but a new table does not get it.
+    Spark marks such a column with NULL as the value of old rows, and a column with its own DEFAULT with that.
     """
     metadata = field.metadata or {}
     is_inherited = str(metadata.get(EXISTS_DEFAULT, "")).removeprefix("CAST(").startswith("NULL")
@@ -189,7 +189,7 @@ def default_of(field: spark_types.StructField, is_copy: bool = False) -> str | N
 
 
 def default_option(column: str) -> str:
-    """The custom property of a live table that has the DEFAULT of a column; Paimon's name for it."""
+    """The custom property of a live table with the DEFAULT of a column, as named in Paimon."""
     return f"fields.{column}.default-value"
 
 
@@ -216,13 +216,13 @@ def columns_of(schema: TableSchema) -> tuple[Column, ...]:
 
 def table_schema(fields: Sequence[DataField]) -> spark_types.StructType:
     """The schema shown by DESCRIBE: types, comments and default values."""
-    shown = [_field(f.name, f.type, f.description) for f in fields]
-    for f, field in zip(fields, shown, strict=True):
+    columns = [_field(f.name, f.type, f.description) for f in fields]
+    for f, field in zip(fields, columns, strict=True):
         if f.type.root is TypeRoot.STRING and f.type.length is not None:
             field.dataType = spark_types.VarcharType(f.type.length)
         if f.default is not None:
             _set_default(field, f.default)
-    return spark_types.StructType(shown)
+    return spark_types.StructType(columns)
 
 
 def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[DataField]:
@@ -232,11 +232,11 @@ def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[Dat
     """
     from forebay.paimon.format.schema import DataField  # workers of clusters' tables do not need the lake engine
 
-    made = []
+    fields = []
     for f in schema.fields:
         t, metadata = _nullable(from_spark_column_type(f.dataType, f.name), f.nullable), f.metadata or {}
-        made.append(DataField(-1, f.name, t, metadata.get("comment"), default_of(f, is_copy)))
-    return made
+        fields.append(DataField(-1, f.name, t, metadata.get("comment"), default_of(f, is_copy)))
+    return fields
 
 
 def from_spark_column_type(t: spark_types.DataType, path: str) -> DataType:

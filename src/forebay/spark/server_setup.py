@@ -1,4 +1,4 @@
-"""What a Spark needs to open catalogs by configuration alone: a jar with two small classes, and the settings.
+"""Writes the files with which a Spark opens catalogs by configuration: a jar with two classes, and the settings.
 
 The classes are compiled for the installed release of Spark (`forebay.spark.derived_sessions.class_files`).
 """
@@ -51,11 +51,11 @@ def write_setup(spark: Any, folder: Path, catalog: str, settings: Mapping[str, s
     with zipfile.ZipFile(jar, "w") as archive:
         for path, code in class_files(jvm).items():
             archive.writestr(path, code)
-    written = folder / PROPERTIES
-    written.touch(mode=0o600)
-    written.chmod(0o600)  # also one that was there: it may hold a password
-    written.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
-    return written
+    properties = folder / PROPERTIES
+    properties.touch(mode=0o600)
+    properties.chmod(0o600)  # also if the file exists: it may have a password
+    properties.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+    return properties
 
 
 def _located(settings: Mapping[str, str]) -> dict[str, str]:

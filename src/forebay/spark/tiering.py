@@ -1,14 +1,14 @@
 """Tiering on Spark: the splits of a round are the tasks of a Spark job. No jar; workers need Forebay and the lake.
 
     from forebay.spark.tiering import start_tiering
-    service = start_tiering(spark, "127.0.0.1:9123")     # rounds from now on, as often as the tables ask
-    service                                              # what it is at, as a table in a notebook
+    service = start_tiering(spark, "127.0.0.1:9123")     # runs rounds, as often as the tables require
+    service                                              # its state, as a table in a notebook
     service.stop()
 
-The driver plans and commits, workers read logs and write lake files, and only the small results of the writers come
-back. Each round is a job of its own, and each table has a scheduler pool of its own: with `spark.scheduler.mode=FAIR`
-several tables share the cores evenly. A task that Spark runs twice (a lost executor, speculation) writes
-files of its own names, and those of one attempt are committed; the others are left to the lake's clean-up.
+The driver plans and commits. Workers read logs, write lake files and return small results. Each round is a Spark job,
+and each table has a scheduler pool: with `spark.scheduler.mode=FAIR` several tables share the cores evenly. If Spark
+runs a task twice (a lost executor, speculation), each attempt writes files with other names. The files of one attempt
+are committed; the lake's clean-up removes the others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SparkRunner:
             )  # fmt: skip
         except Exception:
             if given_up.is_set():
-                control.check()  # rather than Spark's words for a job that was cancelled
+                control.check()  # in place of Spark's error for a cancelled job
             raise
         for outcome in outcomes:
             if isinstance(outcome, SplitResult):
@@ -93,8 +93,8 @@ def start_tiering(
 ) -> TieringService:
     """Tier the lake-enabled tables of a cluster from now on, on this Spark session; `stop()` ends it.
 
-    At most `tables_max` tables have rounds at a time. `lake_options` are added to those of the lake that the cluster
-    tells, for secrets, which it does not. `options` are `client.*` options as in `forebay.connect`. Raises
+    At most `tables_max` tables have rounds at a time. `lake_options` are added to the cluster's options of the lake,
+    which do not include secrets. `options` are `client.*` options as in `forebay.connect`. Raises
     `Unavailable` if no server answers.
     """
     connection = shared_connection(make_settings(bootstrap_servers, user, password, options))
@@ -132,7 +132,7 @@ class _Services:
 
 
 services = _Services()
-"""What `CALL ... sys.start_tiering()` and `stop_tiering()` share."""
+"""The services that `CALL ... sys.start_tiering()` starts and `stop_tiering()` stops."""
 
 
 def tier_once(settings: Settings, tables: Sequence[str] | None, lake_options: Mapping[str, str]) -> list[TierOutcome]:

@@ -1,4 +1,4 @@
-"""What all Python workers share: how they answer the driver, and their errors."""
+"""The messages and errors of all Python workers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pyspark.sql.datasource import WriterCommitMessage
 from forebay.base.errors import ForebayError
 
 MESSAGE_COLUMN = "message"
-"""The one column of what a task that writes tells the driver."""
+"""The column of the message that a writing task sends to the driver."""
 
 KIND_COLUMNS = ("_change_type", "rowkind")
-"""Columns that say what a row is, where the table has no column of the name: of changelogs of Forebay and of Paimon."""
+"""Columns of row kinds in changelogs of Forebay and Paimon, unless the table has a column of that name."""
 
 CHANGELOG_EXTRAS = ("_log_offset", "_commit_timestamp", "_snapshot_id")
-"""Columns that changelogs have besides; left out where the table has no column of the name."""
+"""Further columns of changelogs, which writes ignore unless the table has a column of that name."""
 
 
 @contextmanager
 def short_errors(doing: str = "") -> Iterator[None]:
-    """Let a `ForebayError` go on without its history, and with what the worker was `doing` in its message.
+    """Raise a `ForebayError` without its context, with `doing`, the worker's action, in its message.
 
-    Spark shows a worker's whole traceback, unless the environment says otherwise. A process of Spark's ends with its
-    first error, so that only bugs show theirs.
+    Spark shows a worker's whole traceback unless an environment variable disables it. A worker ends with its first
+    error, so tracebacks are shown only for bugs.
     """
     short: ForebayError | None = None
     try:
@@ -42,13 +42,13 @@ def short_errors(doing: str = "") -> Iterator[None]:
 
 
 _RUNNERS = ("pyspark.sql.worker.", "pyspark.sql.streaming.python_streaming_")
-"""Modules that processes run in which Spark plans and commits for a format; drivers import none of them."""
+"""The main modules of the processes in which Spark plans and commits for a format. No driver imports them."""
 
 
 def hide_traceback() -> None:
-    """Let Spark show the next error of this process without its traceback, if this is a process of Spark's.
+    """In a process of Spark's, make Spark show the next error without its traceback.
 
-    A driver, whose environment its workers inherit, is left as it is.
+    A driver is not changed, because its workers inherit its environment.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     modules = ("" if main is None else main.name, *sys.modules)

@@ -153,12 +153,12 @@ class LakeContractBase:
     ) -> TableDescriptor:
         """A table descriptor like that of a server."""
         schema = Schema.of([Column(name, t) for name, t in columns.items()], primary_key)
-        known = {"table.datalake.enabled": "true"}
+        options = {"table.datalake.enabled": "true"}
         if self.bucket_format is not None:
-            known["table.datalake.format"] = self.bucket_format
+            options["table.datalake.format"] = self.bucket_format
         hashed = tuple(bucket_keys) or tuple(k for k in primary_key if k not in partition_keys)
         return TableDescriptor(
-            schema, tuple(partition_keys), hashed, buckets, None, {**known, **(properties or {})}, custom or {}
+            schema, tuple(partition_keys), hashed, buckets, None, {**options, **(properties or {})}, custom or {}
         )
 
     def create(

@@ -39,26 +39,29 @@ class CatalogRules(LakeContractBase):
 
     @pytest.mark.parametrize("shape", ["log", "hashed", "keyed", "partitioned log", "partitioned keyed"])
     def test_a_new_table_has_the_columns_of_the_stream_and_no_rows(self, storage: LakeStorage, shape: str) -> None:
-        given: dict[str, Any] = {
+        """`create_table` supports log and primary-key tables, with and without partitions. A new table has no tiering
+        snapshot."""
+        keys: dict[str, Any] = {
             "log": {},
             "hashed": {"bucket_keys": ["id"]},
             "keyed": {"primary_key": ["id"]},
             "partitioned log": {"partition_keys": ["day"]},
             "partitioned keyed": {"partition_keys": ["day"], "primary_key": ["id", "day"]},
         }[shape]
-        table = self.create(storage, self.descriptor(WITH_DAY, **given))
+        table = self.create(storage, self.descriptor(WITH_DAY, **keys))
         assert table.source().schema.names[:3] == ["id", "name", "day"]
         assert table.committer().get_missing_lake_snapshot(None) is None
         table.round({})
         assert table.read() == []
 
     def test_columns_of_every_type_are_made(self, storage: LakeStorage) -> None:
+        """All columns of a lake table are nullable, and its Arrow types can be cast to those of the stream."""
         columns = {**EVERY_TYPE, **(NANOSECONDS if self.has_nanoseconds else {})}
         table = self.log_table(storage, columns)
         schema = table.source().schema
-        wanted = user_schema(table.info.schema.columns)
-        assert schema.names[: len(columns)] == wanted.names
-        for f in wanted:
+        expected = user_schema(table.info.schema.columns)
+        assert schema.names[: len(columns)] == expected.names
+        for f in expected:
             assert schema.field(f.name).nullable
             assert pa.nulls(1, schema.field(f.name).type).cast(f.type).type == f.type
 
@@ -68,6 +71,7 @@ class CatalogRules(LakeContractBase):
         assert [schema.field(name).nullable for name in ("id", "name")] == [False, False]
 
     def test_options_of_the_format_lose_its_prefix_and_others_are_kept_below_fluss(self, storage: LakeStorage) -> None:
+        """`<format>.<option>` becomes `<option>` in the lake table; each other option becomes `fluss.<option>`."""
         if self.option_prefix is None:
             pytest.skip("this format takes no options")
         custom = {f"{self.option_prefix}some.option": "a", "owner": "me"}
@@ -95,6 +99,7 @@ class CatalogRules(LakeContractBase):
         assert table.read() == people(1)
 
     def test_a_table_with_rows_is_taken_only_for_a_stream_table_that_exists_already(self, storage: LakeStorage) -> None:
+        """With `creating`, `create_table` raises `Conflict` for an existing lake table that has rows."""
         table = self.keyed_table(storage)
         table.upsert(*people(1))
         with pytest.raises(Conflict, match="empty") as refused:
@@ -106,6 +111,7 @@ class CatalogRules(LakeContractBase):
 
     @pytest.mark.parametrize("creating", [True, False])
     def test_a_table_that_differs_is_refused_with_the_difference(self, storage: LakeStorage, creating: bool) -> None:
+        """`Conflict` (LAKE_TABLE_ALREADY_EXIST) names the column, key or bucket count that differs."""
         self.create(storage, self.descriptor(WITH_DAY, primary_key=["id", "name"], bucket_keys=["id"]))
         others = {
             "day": self.descriptor({**WITH_DAY, "day": types.int_()}, primary_key=["id", "name"], bucket_keys=["id"]),
@@ -122,6 +128,7 @@ class CatalogRules(LakeContractBase):
     # -- altering -----------------------------------------------------------------------------------------------------
 
     def test_options_are_set_changed_and_taken_away(self, storage: LakeStorage) -> None:
+        """`alter_table` applies the difference of the options, and the table remains usable."""
         table = self.log_table(storage, custom={"a": "1", "b": "1"})
         altered = table.altered(with_options(table.info.descriptor, a="2", b=None, c="3"))
         stored = self.stored_options(storage)
@@ -132,6 +139,7 @@ class CatalogRules(LakeContractBase):
         assert altered.read() == people(1)
 
     def test_an_alteration_may_be_repeated(self, storage: LakeStorage) -> None:
+        """`alter_table` does nothing if the lake table is as expected already: a retry adds no column twice."""
         table = self.log_table(storage)
         expected = widened(with_options(table.info.descriptor, a="1"), Column("extra", types.int_(), "why"))
         for _ in range(3):
@@ -140,6 +148,7 @@ class CatalogRules(LakeContractBase):
         assert altered.source().schema.names.count("extra") == 1
 
     def test_an_alteration_that_died_half_way_is_finished(self, storage: LakeStorage) -> None:
+        """If the column was added before the crash, the retry only sets the options."""
         table = self.log_table(storage)
         table.altered(widened(table.info.descriptor, Column("extra", types.int_())))
         both = widened(with_options(table.info.descriptor, a="1"), Column("extra", types.int_()))
@@ -149,12 +158,14 @@ class CatalogRules(LakeContractBase):
         assert table.source().schema.names.count("extra") == 1
 
     def test_other_alterations_are_refused(self, storage: LakeStorage) -> None:
+        """`alter_table` raises `UnsupportedOperation` for changed types, dropped or required columns, and bucket
+        counts."""
         table = self.keyed_table(storage)
-        now = table.info.descriptor
+        current = table.info.descriptor
         other_type = self.descriptor({**ID_NAME, "name": types.bytes_()}, primary_key=["id"])
         fewer = self.descriptor({"id": types.int_()}, primary_key=["id"])
-        required = widened(now, Column("extra", types.int_().not_null()))
-        for expected in (other_type, fewer, required, replace(now, bucket_count=5)):
+        required = widened(current, Column("extra", types.int_().not_null()))
+        for expected in (other_type, fewer, required, replace(current, bucket_count=5)):
             with pytest.raises(UnsupportedOperation):
                 table.altered(expected)
         assert table.source().schema.names[:2] == ["id", "name"]
@@ -169,6 +180,7 @@ class CatalogRules(LakeContractBase):
     # -- what is not there --------------------------------------------------------------------------------------------
 
     def test_a_missing_table_is_said_to_be_missing(self, storage: LakeStorage) -> None:
+        """Each way to use a table that does not exist raises `NotFound`."""
         descriptor = self.descriptor(ID_NAME)
         missing = TieredTable(storage, TableInfo(TablePath("db", "missing"), 1, 1, descriptor))
         for attempt in (
@@ -182,6 +194,7 @@ class CatalogRules(LakeContractBase):
                 attempt()
 
     def test_a_table_that_does_not_fit_the_stream_is_not_tiered_into(self, storage: LakeStorage) -> None:
+        """`validate` raises `InvalidRequest` if columns, types or the primary key differ."""
         table = self.log_table(storage)
         for columns in ({**ID_NAME, "more": types.int_()}, {**ID_NAME, "name": types.int_()}):
             other = replace(table.info, descriptor=self.descriptor(columns))
@@ -192,10 +205,11 @@ class CatalogRules(LakeContractBase):
             storage.create_tiering_factory().validate(keyed)
 
     def test_the_lake_and_all_it_makes_can_travel(self, storage: LakeStorage) -> None:
+        """A `LakeStorage` and its objects can be pickled, because workers are other processes."""
         table = self.log_table(storage)
         table.append(*people(1))
         moved = travelled(storage)
         assert moved.format == storage.format
-        there = replace(table, storage=moved)
-        there.append(*people(2))
-        assert there.read() == people(1, 2)
+        copy = replace(table, storage=moved)
+        copy.append(*people(2))
+        assert copy.read() == people(1, 2)

@@ -26,6 +26,8 @@ class RandomRounds(LakeContractBase):
     def test_any_history_of_a_table_with_a_key_ends_as_a_dict_does(
         self, tmp_path_factory: pytest.TempPathFactory, history: list[Any], compacts: bool
     ) -> None:
+        """Each snapshot has the newest row of each key at its time, also after compactions and commits of other
+        programs."""
         storage = self.open_storage(tmp_path_factory.mktemp("lake"))
         options = {"table.datalake.auto-compaction": str(compacts).lower()}
         table = self.keyed_table(storage, properties=options)
@@ -49,16 +51,16 @@ class RandomRounds(LakeContractBase):
 
     def check_order(self, table: TieredTable, rows: list[Row]) -> None:
         """Check that all buckets, read in key order, hold `rows`."""
-        found: list[Row] = []
+        rows_read: list[Row] = []
         for bucket in range(table.info.bucket_count):
             reader = table.source().create_sorted_reader([s for s in table.splits() if s.bucket() == bucket])
             assert reader is not None
             ranks: list[bytes] = []
             for batch in reader.read():
-                found += table.plain(batch)
+                rows_read += table.plain(batch)
                 ranks += reader.order.comparable(batch.select(["id"])).to_pylist()
             assert ranks == sorted(set(ranks))
-        assert in_order(found) == rows
+        assert in_order(rows_read) == rows
 
     @_settings
     @given(
@@ -67,6 +69,7 @@ class RandomRounds(LakeContractBase):
     def test_any_history_of_a_log_ends_as_a_list_does(
         self, tmp_path_factory: pytest.TempPathFactory, rounds: list[list[tuple[int, int]]]
     ) -> None:
+        """Each snapshot has all rows that were appended before it, with duplicates."""
         storage = self.open_storage(tmp_path_factory.mktemp("lake"))
         columns = {**ID_NAME, "p": types.string()}
         table = self.create(storage, self.descriptor(columns, partition_keys=["p"]))

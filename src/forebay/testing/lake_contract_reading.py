@@ -100,6 +100,7 @@ class ReadingRules(LakeContractBase):
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def test_every_snapshot_is_read_as_it_was(self, storage: LakeStorage) -> None:
+        """Later upserts and deletes do not change the rows of an older snapshot."""
         table = self.keyed_table(storage)
         first = table.upsert(*people(1, 2)).snapshot_id
         second = table.upsert(*people(2, 3, name="new")).snapshot_id
@@ -109,6 +110,7 @@ class ReadingRules(LakeContractBase):
         assert table.read() == people(2, 3, name="new")
 
     def test_an_unknown_snapshot_is_not_found(self, storage: LakeStorage) -> None:
+        """The error has the code LAKE_SNAPSHOT_NOT_EXIST, also in a table without snapshots."""
         table = self.log_table(storage)
         with pytest.raises(NotFound) as refused:
             table.splits(1)
@@ -119,6 +121,8 @@ class ReadingRules(LakeContractBase):
         assert refused.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
 
     def test_a_snapshot_that_expires_is_not_found_by_planners_nor_by_readers(self, storage: LakeStorage) -> None:
+        """A planner or reader created before the expiry returns the rows of its snapshot, or raises
+        LAKE_SNAPSHOT_NOT_EXIST."""
         table = self.keyed_table(storage, buckets=1)
         for i in range(4):
             table.upsert(*people(1, name=f"r{i}"))
@@ -146,17 +150,18 @@ class ReadingRules(LakeContractBase):
     # -- splits -------------------------------------------------------------------------------------------------------
 
     def test_splits_tell_their_bucket_and_partition(self, storage: LakeStorage) -> None:
+        """The rows of a split belong to the bucket and partition that it reports, and no row is in two splits."""
         table = self.keyed_table(storage, WITH_DAY, partition_keys=["day"], primary_key=["id", "day"], buckets=3)
         rows: list[Row] = [{"id": i, "name": "x", "day": "ab"[i % 2]} for i in range(20)]
         table.upsert(*rows)
         source = table.source()
-        seen: list[Row] = []
+        all_rows: list[Row] = []
         for split in table.splits():
             with source.create_record_reader(split) as reader:
-                held = [r for batch in reader.read() for r in table.plain(batch)]
-            assert {table.place_of(r) for r in held} == {(split.partition(), split.bucket())}
-            seen += held
-        assert in_order(seen) == in_order(rows)
+                split_rows = [r for batch in reader.read() for r in table.plain(batch)]
+            assert {table.place_of(r) for r in split_rows} == {(split.partition(), split.bucket())}
+            all_rows += split_rows
+        assert in_order(all_rows) == in_order(rows)
 
     def test_splits_of_a_log_without_bucket_keys_name_its_buckets_or_none(self, storage: LakeStorage) -> None:
         table = self.log_table(storage, buckets=2)
@@ -166,6 +171,8 @@ class ReadingRules(LakeContractBase):
         assert {s.partition() for s in table.splits()} == {()}
 
     def test_partitions_of_all_types_are_told_as_in_the_stream(self, storage: LakeStorage) -> None:
+        """`LakeSplit.partition` has the text of the stream's partition names. A filter on the partition key that is
+        accepted prunes partitions."""
         for number, (t, values) in enumerate(self.partition_values):
             name = f"p{number}"
             descriptor = self.descriptor({"id": types.int_(), name: t}, partition_keys=[name])
@@ -175,12 +182,13 @@ class ReadingRules(LakeContractBase):
                 table.round({((text,), 0): [("+A", {"id": i, name: value})]})
             assert {s.partition() for s in table.splits()} == {(text,) for text in texts}
             assert table.read() == in_order({"id": i, name: v} for i, v in enumerate(values))
-            chosen = table.source().with_filters([col(name) == values[1]])
-            assert table.read(source=chosen.source, remaining=chosen.remaining) == [{"id": 1, name: values[1]}]
-            if chosen.accepted:
-                assert {s.partition() for s in table.splits(None, chosen.source)} == {(texts[1],)}
+            result = table.source().with_filters([col(name) == values[1]])
+            assert table.read(source=result.source, remaining=result.remaining) == [{"id": 1, name: values[1]}]
+            if result.accepted:
+                assert {s.partition() for s in table.splits(None, result.source)} == {(texts[1],)}
 
     def test_splits_cross_processes_as_bytes(self, storage: LakeStorage) -> None:
+        """A serialized split is smaller than `SPLIT_BYTES_MAX`, and an unpickled source reads the same rows from it."""
         table = self.keyed_table(storage, WITH_DAY, partition_keys=["day"], primary_key=["id", "day"], buckets=1)
         for i in range(3):
             table.upsert({"id": i, "name": "x" * 200, "day": "day-1"}, {"id": i, "name": "y", "day": "b"})
@@ -194,6 +202,7 @@ class ReadingRules(LakeContractBase):
             assert self.read_split(source, again) == self.read_split(source, split) != []
 
     def test_bytes_that_are_no_split_are_refused(self, storage: LakeStorage) -> None:
+        """`deserialize` raises `UnsupportedOperation` for a newer version, `CorruptData` for malformed bytes."""
         table = self.log_table(storage)
         table.append(*people(1))
         serializer = table.source().split_serializer()
@@ -212,12 +221,13 @@ class ReadingRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_columns_come_in_the_order_they_are_requested(self, storage: LakeStorage, keyed: bool) -> None:
+        """`with_project` determines the order of the columns."""
         table = self.mixed(storage, keyed)
-        for wanted in (["text"], ["day", "id"], ["price", "score"]):
-            source = table.source().with_project([[list(MIXED).index(name)] for name in wanted])
+        for names in (["text"], ["day", "id"], ["price", "score"]):
+            source = table.source().with_project([[list(MIXED).index(name)] for name in names])
             rows = table.read(source=source)
-            assert repr(rows) == repr(in_order({name: r[name] for name in wanted} for r in MIXED_ROWS))
-            assert not rows or list(rows[0]) == wanted
+            assert repr(rows) == repr(in_order({name: r[name] for name in names} for r in MIXED_ROWS))
+            assert not rows or list(rows[0]) == names
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_without_columns_rows_are_still_counted(self, storage: LakeStorage, keyed: bool) -> None:
@@ -226,6 +236,7 @@ class ReadingRules(LakeContractBase):
         assert rows == [{}] * len(MIXED_ROWS)
 
     def test_fields_of_rows_are_read_alone(self, storage: LakeStorage) -> None:
+        """`with_project` accepts paths to nested fields, at any depth. A null row remains null."""
         table = self.log_table(storage, NESTED)
         table.append(*NESTED_ROWS)
         city = [a and {"city": a["city"]} for a in (r["address"] for r in NESTED_ROWS)]
@@ -233,10 +244,10 @@ class ReadingRules(LakeContractBase):
             a and {"city": a["city"], "place": a["place"] and {"y": a["place"]["y"]}}
             for a in (r["address"] for r in NESTED_ROWS)
         ]
-        asked: list[tuple[list[list[int]], list[Any]]] = [([[1, 0]], city), ([[1, 1, 1], [1, 0]], both)]
-        for paths, cut in asked:
+        cases: list[tuple[list[list[int]], list[Any]]] = [([[1, 0]], city), ([[1, 1, 1], [1, 0]], both)]
+        for paths, addresses in cases:
             source = table.source().with_project([[2], *paths])
-            expected = [{"score": r["score"], "address": a} for r, a in zip(NESTED_ROWS, cut, strict=True)]
+            expected = [{"score": r["score"], "address": a} for r, a in zip(NESTED_ROWS, addresses, strict=True)]
             assert self.rows_of(table, source) == in_order(expected)
 
     def test_columns_that_are_not_there_are_refused(self, storage: LakeStorage) -> None:
@@ -259,16 +270,17 @@ class ReadingRules(LakeContractBase):
             return table
         table = self.keyed_table(storage, MIXED, buckets=3)
         old = [{**r, "text": "t1", "score": 9.5, "price": Decimal(-1)} for r in MIXED_ROWS[:30]]
-        gone = [{**r, "id": r["id"] + 1000} for r in MIXED_ROWS[:10]]
-        table.upsert(*old, *gone)
+        deleted = [{**r, "id": r["id"] + 1000} for r in MIXED_ROWS[:10]]
+        table.upsert(*old, *deleted)
         table.upsert(*MIXED_ROWS)
-        table.delete(*gone)
+        table.delete(*deleted)
         return table
 
     # -- filters ------------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_filters_that_remain_make_exactly_the_rows_that_match(self, storage: LakeStorage, keyed: bool) -> None:
+        """A source returns at least the matching rows; the remaining filters leave exactly these."""
         table = self.mixed(storage, keyed)
         everything = table.read()
         for predicate in FILTERS:
@@ -283,16 +295,17 @@ class ReadingRules(LakeContractBase):
     def test_several_filters_hold_together_and_may_name_columns_that_are_not_read(
         self, storage: LakeStorage, keyed: bool
     ) -> None:
+        """Filters are combined with AND, and are independent of the projection."""
         table = self.mixed(storage, keyed)
         everything = table.read()
-        given: list[Predicate] = [col("text") == "t2", col("id") < 25]
-        wanted = self.matching(table, everything, given)
-        result = table.source().with_filters(given)
-        assert repr(table.read(source=result.source, remaining=result.remaining)) == repr(in_order(wanted))
+        predicates: list[Predicate] = [col("text") == "t2", col("id") < 25]
+        expected = self.matching(table, everything, predicates)
+        result = table.source().with_filters(predicates)
+        assert repr(table.read(source=result.source, remaining=result.remaining)) == repr(in_order(expected))
         if not result.remaining:
             only_score = result.source.with_project([[2]])
             rows = table.read(source=only_score)
-            assert repr(rows) == repr(in_order({"score": r["score"]} for r in wanted))
+            assert repr(rows) == repr(in_order({"score": r["score"]} for r in expected))
 
     def test_filters_that_are_not_understood_remain(self, storage: LakeStorage) -> None:
         table = self.mixed(storage, False)
@@ -302,6 +315,8 @@ class ReadingRules(LakeContractBase):
         assert len(table.read(source=result.source)) == len(MIXED_ROWS)
 
     def test_a_filter_does_not_bring_back_an_older_version(self, storage: LakeStorage) -> None:
+        """In a table with a primary key, a filter applies to the newest row of a key, not to older rows in other
+        files."""
         table = self.keyed_table(storage, buckets=1)
         table.upsert(*people(1, 2, 3, name="old"))
         table.upsert(*people(1, 2, name="new"))
@@ -318,6 +333,7 @@ class ReadingRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_a_limit_leaves_enough_rows_of_every_split(self, storage: LakeStorage, keyed: bool) -> None:
+        """Each split returns at least as many rows as the limit, or all of its rows."""
         table = self.mixed(storage, keyed)
         source = table.source()
         for limit in (0, 1, 5, 1000):
@@ -337,6 +353,8 @@ class ReadingRules(LakeContractBase):
 
     @pytest.mark.parametrize("keys", KEY_SETS)
     def test_a_sorted_reader_yields_each_key_once_in_its_order(self, storage: LakeStorage, keys: str) -> None:
+        """Rows of several rounds are merged by key. `order.comparable` of the keys is ascending, and equal for equal
+        keys in any batch."""
         columns, values = KEY_SETS[keys]
         if len(columns) > self.bucket_keys_max:
             pytest.skip("this format's bucket keys have fewer columns")
@@ -361,6 +379,7 @@ class ReadingRules(LakeContractBase):
         assert alone == ordered
 
     def test_a_sorted_reader_brings_several_splits_into_one_order(self, storage: LakeStorage) -> None:
+        """`create_sorted_reader` merges the splits of a bucket, given in any order."""
         table = self.keyed_table(storage, buckets=1, custom=dict(self.many_splits))
         for first in (30, 0, 20, 10):
             table.upsert(*people(*range(first, first + 10)))
@@ -376,9 +395,9 @@ class ReadingRules(LakeContractBase):
         ]
         assert keys == sorted(keys)
         assert sorted(i for _, i in keys) == list(range(40))
-        held = [{r["id"] for r in self.read_split(table.source(), s)} for s in splits]
-        assert sum(map(len, held)) == 40
-        assert len(held) > 1 or not self.many_splits
+        ids_of_splits = [{r["id"] for r in self.read_split(table.source(), s)} for s in splits]
+        assert sum(map(len, ids_of_splits)) == 40
+        assert len(ids_of_splits) > 1 or not self.many_splits
 
     def ranks(self, reader: SortedRecordReader, batch: pa.RecordBatch) -> list[bytes]:
         """The comparable keys of a batch."""
@@ -386,6 +405,7 @@ class ReadingRules(LakeContractBase):
         return ranks
 
     def test_a_sorted_reader_adds_the_key_behind_the_columns(self, storage: LakeStorage) -> None:
+        """Key columns that are not projected follow the projected columns."""
         table = self.keyed_table(storage, MIXED, buckets=1)
         table.upsert(*MIXED_ROWS)
         for paths, names in (([[2]], ["score", "id"]), ([], ["id"]), ([[1], [0]], ["text", "id"])):
@@ -394,6 +414,7 @@ class ReadingRules(LakeContractBase):
             assert sum(b.num_rows for b in reader.read()) == len(MIXED_ROWS)
 
     def test_a_sorted_reader_without_splits_is_empty_and_has_an_order(self, storage: LakeStorage) -> None:
+        """A union read needs the order of a bucket that has no rows in the lake."""
         table = self.keyed_table(storage)
         reader = table.source().create_sorted_reader([])
         if not self.sorts:
@@ -406,6 +427,7 @@ class ReadingRules(LakeContractBase):
         assert len(reader.order.comparable(pa.RecordBatch.from_pydict({"id": pa.array([], pa.int32())}))) == 0
 
     def test_a_sorted_reader_filters_the_newest_versions(self, storage: LakeStorage) -> None:
+        """As for an unsorted read, a filter does not return an older row of a key."""
         table = self.keyed_table(storage, buckets=1)
         table.upsert(*people(1, 2, 3, name="old"))
         table.upsert(*people(2, name="new"))
@@ -427,6 +449,7 @@ class ReadingRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_values_of_every_type_come_back(self, storage: LakeStorage, keyed: bool) -> None:
+        """The values include nulls, extreme numbers, empty lists and the first representable date."""
         columns, full = dict(EVERY_TYPE), dict(FULL_ROW)
         if self.has_nanoseconds:
             columns |= NANOSECONDS

@@ -27,6 +27,7 @@ class TieringRules(LakeContractBase):
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def test_appended_rows_of_several_buckets_and_partitions_are_in_one_snapshot(self, storage: LakeStorage) -> None:
+        """`commit` creates one snapshot of the results of all writers."""
         table = self.log_table(storage, WITH_DAY, partition_keys=["day"], buckets=3)
         rows: list[Row] = [{"id": i, "name": f"v{i}", "day": "ab"[i % 2]} for i in range(12)]
         table.round({((d,), b): [("+A", r) for r in rows[b::3] if r["day"] == d] for d in "ab" for b in range(3)})
@@ -42,6 +43,7 @@ class TieringRules(LakeContractBase):
         assert table.read() == people(1, 1, 1)
 
     def test_upserts_replace_and_deletes_remove(self, storage: LakeStorage) -> None:
+        """INSERT and UPDATE_AFTER replace the row of the key; DELETE removes it."""
         table = self.keyed_table(storage, buckets=3)
         table.upsert(*people(*range(10)))
         table.upsert(*people(2, 3, 11, name="new"))
@@ -52,16 +54,18 @@ class TieringRules(LakeContractBase):
 
     @pytest.mark.parametrize("chunk", [1, 2, None])
     def test_of_several_changes_of_a_key_the_last_one_counts(self, storage: LakeStorage, chunk: int | None) -> None:
+        """Also if the changes are in one batch, or in several batches of a round."""
         table = self.keyed_table(storage, buckets=1)
         a, b, c = ({"id": 1, "name": n} for n in "abc")
-        gone = {"id": 2, "name": "x"}
+        deleted = {"id": 2, "name": "x"}
         updates = [("+I", a), ("-U", a), ("+U", b), ("-U", b), ("+U", c)]
-        table.round({((), 0): [*updates, ("+I", gone), ("-D", gone)]}, chunk=chunk)
+        table.round({((), 0): [*updates, ("+I", deleted), ("-D", deleted)]}, chunk=chunk)
         assert table.read() == [c]
         table.round({((), 0): [("-D", c), ("+I", a)]}, chunk=chunk)
         assert table.read() == [a]
 
     def test_the_old_image_of_an_update_removes_nothing(self, storage: LakeStorage) -> None:
+        """A writer ignores UPDATE_BEFORE: the row after it replaces the old one."""
         table = self.keyed_table(storage, buckets=1)
         old, new = ({"id": 1, "name": n} for n in ("old", "new"))
         table.round({((), 0): [("+I", old), ("-U", old)]})
@@ -77,6 +81,7 @@ class TieringRules(LakeContractBase):
         assert table.read() == [rows[1]]
 
     def test_a_round_without_rows_makes_a_snapshot_with_its_properties(self, storage: LakeStorage) -> None:
+        """A round without rows advances the offsets in the snapshot properties."""
         table = self.log_table(storage)
         table.append(*people(1))
         before = table.base
@@ -84,19 +89,20 @@ class TieringRules(LakeContractBase):
         committed = table.committer().commit([empty], {OFFSETS_PROPERTY: "file-2"})
         assert committed.snapshot_id != before
         assert table.read(committed.snapshot_id) == people(1)
-        found = table.committer().get_missing_lake_snapshot(before)
-        assert found is not None
-        assert (found.snapshot_id, found.properties[OFFSETS_PROPERTY]) == (committed.snapshot_id, "file-2")
+        snapshot = table.committer().get_missing_lake_snapshot(before)
+        assert snapshot is not None
+        assert (snapshot.snapshot_id, snapshot.properties[OFFSETS_PROPERTY]) == (committed.snapshot_id, "file-2")
 
     def test_properties_and_the_epoch_are_kept_in_the_snapshot(self, storage: LakeStorage) -> None:
+        """`get_missing_lake_snapshot` returns the properties unchanged, together with the epoch."""
         table = self.log_table(storage)
         table.epoch = 12
-        held = {OFFSETS_PROPERTY: "/remote/lake/ä.offsets", "other": '{"a": 1}'}
-        committed = table.round({((), 0): [("+A", r) for r in people(1)]}, held)
-        found = table.committer().get_missing_lake_snapshot(None)
-        assert found is not None
-        assert found.snapshot_id == committed.snapshot_id
-        assert {**found.properties, **held, EPOCH_PROPERTY: "12"} == dict(found.properties)
+        properties = {OFFSETS_PROPERTY: "/remote/lake/ä.offsets", "other": '{"a": 1}'}
+        committed = table.round({((), 0): [("+A", r) for r in people(1)]}, properties)
+        snapshot = table.committer().get_missing_lake_snapshot(None)
+        assert snapshot is not None
+        assert snapshot.snapshot_id == committed.snapshot_id
+        assert {**snapshot.properties, **properties, EPOCH_PROPERTY: "12"} == dict(snapshot.properties)
 
     def test_a_commit_tells_which_snapshot_is_readable(self, storage: LakeStorage) -> None:
         table = self.keyed_table(storage)
@@ -105,6 +111,8 @@ class TieringRules(LakeContractBase):
         assert table.read(committed.readable_snapshot_id) == people(1, 2)
 
     def test_statistics_are_exact_where_there_are_any(self, storage: LakeStorage) -> None:
+        """`TieringStats.rows` counts all rows of the table, not those of the round. None if the format does not
+        know."""
         table = self.log_table(storage)
         table.append(*people(1, 2))
         first = table.append(*people(3))
@@ -128,6 +136,7 @@ class TieringRules(LakeContractBase):
     def test_a_snapshot_expired_by_another_process_has_a_successor_and_rounds_continue(
         self, storage: LakeStorage, by_a_round: bool
     ) -> None:
+        """`successor` finds the next snapshot and whether its rows are the same. An expired base is not fenced off."""
         table = self.keyed_table(storage, buckets=1)
         table.upsert(*people(1))
         table.upsert(*people(2))
@@ -155,9 +164,10 @@ class TieringRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_upkeep_changes_no_rows_and_no_offsets(self, storage: LakeStorage, keyed: bool) -> None:
-        asked = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
+        """After `maintain`, the newest tiering snapshot and its offsets are those of the last round."""
+        properties = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
         make = self.keyed_table if keyed else self.log_table
-        table = make(storage, properties=asked)
+        table = make(storage, properties=properties)
         for i in range(7):
             committer = table.committer()
             changes = table.changes("+U" if keyed else "+A", people(i))
@@ -165,22 +175,24 @@ class TieringRules(LakeContractBase):
             table.base = committer.commit(results, {OFFSETS_PROPERTY: f"file-{i}"}).snapshot_id
             committer.maintain()
         assert table.read() == people(*range(7))
-        found = table.committer().get_missing_lake_snapshot(None)
-        assert found is not None
-        assert (found.snapshot_id, found.properties[OFFSETS_PROPERTY]) == (table.base, "file-6")
+        snapshot = table.committer().get_missing_lake_snapshot(None)
+        assert snapshot is not None
+        assert (snapshot.snapshot_id, snapshot.properties[OFFSETS_PROPERTY]) == (table.base, "file-6")
 
     # -- what is missing ----------------------------------------------------------------------------------------------
 
     def test_the_newest_snapshot_of_a_round_is_found_unless_it_is_known(self, storage: LakeStorage) -> None:
+        """`get_missing_lake_snapshot` returns None if the cluster knows the newest snapshot."""
         table = self.log_table(storage)
         first, second = table.append(*people(1)), table.append(*people(2))
-        for known in (None, first.snapshot_id):
-            found = table.committer().get_missing_lake_snapshot(known)
-            assert found is not None
-            assert found.snapshot_id == second.snapshot_id
+        for latest in (None, first.snapshot_id):
+            snapshot = table.committer().get_missing_lake_snapshot(latest)
+            assert snapshot is not None
+            assert snapshot.snapshot_id == second.snapshot_id
         assert table.committer().get_missing_lake_snapshot(second.snapshot_id) is None
 
     def test_snapshots_of_others_are_nothing_that_is_missing(self, storage: LakeStorage) -> None:
+        """`get_missing_lake_snapshot` ignores commits of other programs, and rounds continue after them."""
         table = self.keyed_table(storage, buckets=1)
         table.upsert(*people(1, 2))
         table.upsert(*people(2, 3, name="new"))
@@ -190,9 +202,9 @@ class TieringRules(LakeContractBase):
         assert table.committer().get_missing_lake_snapshot(ours) is None
         table.delete(*people(1))
         assert table.read() == people(2, 3, name="new")
-        found = table.committer().get_missing_lake_snapshot(ours)
-        assert found is not None
-        assert found.snapshot_id == table.base
+        snapshot = table.committer().get_missing_lake_snapshot(ours)
+        assert snapshot is not None
+        assert snapshot.snapshot_id == table.base
 
     # -- fencing ------------------------------------------------------------------------------------------------------
 
@@ -206,10 +218,11 @@ class TieringRules(LakeContractBase):
         assert before is None or table.read() == before
         zombie.abort(results)
         assert before is None or table.read() == before
-        found = table.committer().get_missing_lake_snapshot(None)
-        assert found is None or found.properties.get(OFFSETS_PROPERTY) != "of a zombie"
+        newest = table.committer().get_missing_lake_snapshot(None)
+        assert newest is None or newest.properties.get(OFFSETS_PROPERTY) != "of a zombie"
 
     def test_a_worker_that_was_overtaken_cannot_commit(self, storage: LakeStorage) -> None:
+        """`commit` raises `Conflict` if another round was committed on the base; then `abort` deletes the files."""
         table = self.keyed_table(storage, buckets=1)
         table.upsert(*people(1))
         old = table.base
@@ -217,9 +230,9 @@ class TieringRules(LakeContractBase):
         files = self.data_files(storage)
         table.upsert(*people(1, name="in time"))
         self.refused(table, [late], base=old)
-        left = self.data_files(storage)
-        if files is not None and left is not None:
-            assert len(left & files) < len(files)
+        remaining = self.data_files(storage)
+        if files is not None and remaining is not None:
+            assert len(remaining & files) < len(files)
 
     def test_of_two_first_rounds_one_commits(self, storage: LakeStorage) -> None:
         table = self.log_table(storage)
@@ -229,6 +242,7 @@ class TieringRules(LakeContractBase):
         assert table.read() == people(1)
 
     def test_an_overtaken_worker_is_refused_behind_snapshots_of_others_too(self, storage: LakeStorage) -> None:
+        """The check compares tiering snapshots, not the latest snapshot of the table."""
         table = self.keyed_table(storage, buckets=1)
         table.upsert(*people(1))
         old = table.base
@@ -239,6 +253,7 @@ class TieringRules(LakeContractBase):
         self.refused(table, [late], base=old)
 
     def test_a_worker_of_an_older_epoch_cannot_follow_on_a_newer_one(self, storage: LakeStorage) -> None:
+        """`commit` raises `Conflict` if the base has a newer epoch; the same epoch and newer ones may follow."""
         table = self.log_table(storage)
         table.epoch = 5
         table.append(*people(1))
@@ -264,6 +279,7 @@ class TieringRules(LakeContractBase):
         assert table.committer().get_missing_lake_snapshot(None) is None
 
     def test_a_committer_follows_on_its_own_commits(self, storage: LakeStorage) -> None:
+        """The second commit of a committer builds on the snapshot of its first."""
         table = self.log_table(storage)
         committer = table.committer()
         for i in range(3):
@@ -291,19 +307,23 @@ class TieringRules(LakeContractBase):
     def test_what_was_undone_is_not_the_newest_snapshot_whatever_has_its_id(
         self, storage: LakeStorage, disturbed: bool
     ) -> None:
+        """After a rollback, the newest tiering snapshot is the one before it, and `was_undone` is true for the later
+        one."""
         table, first, second = self.undone(storage)
         if disturbed:
             self.disturb(storage)
         committer, source = table.committer(), table.source()
-        for found in (committer.get_missing_lake_snapshot(None), source.newest_tiered()):
-            assert found is not None
-            assert (found.snapshot_id, offsets_name(found.properties)) == (first, "of-1")
+        for snapshot in (committer.get_missing_lake_snapshot(None), source.newest_tiered()):
+            assert snapshot is not None
+            assert (snapshot.snapshot_id, offsets_name(snapshot.properties)) == (first, "of-1")
         for tells in (committer, source):
             assert tells.was_undone(second, "of-2")
             assert not tells.was_undone(first, "of-1")
         assert table.read(first) == people(1)
 
     def test_a_round_on_an_undone_base_is_refused_and_one_on_the_older_continues(self, storage: LakeStorage) -> None:
+        """A base that was rolled back is fenced off, also if its id has been reused: the name of its offsets
+        differs."""
         table, first, second = self.undone(storage, keyed=True)
         results = [table.write(p, c) for p, c in table.changes("+U", people(3)).items()]
         with pytest.raises(Conflict) as refused:
@@ -340,21 +360,23 @@ class TieringRules(LakeContractBase):
         assert refusal == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST or sorted(rows, key=repr) == people(1, 2)
 
     def test_a_planner_tells_the_snapshots_apart_that_have_had_one_id(self, storage: LakeStorage) -> None:
+        """`Planner.identity` differs between snapshots that had the same id."""
         table, first, second = self.undone(storage)
         planner = table.source().create_planner(first)
         assert planner.properties is None or offsets_name(planner.properties) == "of-1"
         results = [table.write(p, c) for p, c in table.changes("+A", people(3)).items()]
         table.base = first
-        made = table.committer().commit(results, {OFFSETS_PROPERTY: "/offsets/of-3"}).snapshot_id
+        snapshot_id = table.committer().commit(results, {OFFSETS_PROPERTY: "/offsets/of-3"}).snapshot_id
         assert table.source().create_planner(first).identity == planner.identity
-        found = table.source().create_planner(made)
-        assert found.properties is None or offsets_name(found.properties) == "of-3"
-        if made == second:  # ids come again in this format
-            assert found.identity not in (None, planner.identity)
+        new_planner = table.source().create_planner(snapshot_id)
+        assert new_planner.properties is None or offsets_name(new_planner.properties) == "of-3"
+        if snapshot_id == second:  # ids come again in this format
+            assert new_planner.identity not in (None, planner.identity)
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def test_what_was_written_and_not_committed_is_not_seen(self, storage: LakeStorage) -> None:
+        """Files of crashed writers are invisible, and later rounds are not affected."""
         table = self.log_table(storage)
         table.append(*people(1))
         table.write(((), 0), [("+A", r) for r in people(2)])  # its worker then crashed
@@ -364,6 +386,7 @@ class TieringRules(LakeContractBase):
         assert table.read() == people(1, 2, 3)
 
     def test_of_two_attempts_at_a_bucket_one_is_committed(self, storage: LakeStorage) -> None:
+        """Aborting the other attempt deletes its files only."""
         table = self.log_table(storage)
         changes = [("+A", r) for r in people(1, 2)]
         first = table.write(((), 0), changes, attempt="0")
@@ -375,6 +398,7 @@ class TieringRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_a_writer_that_gives_up_leaves_no_files(self, storage: LakeStorage, keyed: bool) -> None:
+        """`LakeWriter.abort` deletes the written files. It can be repeated."""
         table = self.keyed_table(storage) if keyed else self.log_table(storage)
         kind = "+U" if keyed else "+A"
         table.round(table.changes(kind, people(1)))
@@ -386,6 +410,7 @@ class TieringRules(LakeContractBase):
         assert table.read() == people(1)
 
     def test_the_files_of_a_round_that_is_given_up_are_removed(self, storage: LakeStorage) -> None:
+        """`LakeCommitter.abort` deletes the files of uncommitted results, and no others."""
         table = self.log_table(storage)
         table.append(*people(1))
         files = self.data_files(storage)
@@ -397,6 +422,8 @@ class TieringRules(LakeContractBase):
         assert table.read() == people(1)
 
     def test_a_commit_whose_answer_was_lost_is_found_and_not_repeated(self, storage: LakeStorage) -> None:
+        """After a crash, `get_missing_lake_snapshot` finds the committed snapshot, and a repeated commit raises
+        `Conflict`."""
         table = self.log_table(storage)
         table.append(*people(1))
         before = table.base
@@ -405,10 +432,10 @@ class TieringRules(LakeContractBase):
         # The driver crashed here. The next one knows the previous snapshot.
         with pytest.raises(Conflict):
             table.committer(base=before).commit([result], {OFFSETS_PROPERTY: "file-2"})
-        found = table.committer(base=before).get_missing_lake_snapshot(before)
-        assert found is not None
-        assert (found.snapshot_id, found.properties[OFFSETS_PROPERTY]) == (committed.snapshot_id, "file-2")
-        table.base = found.snapshot_id
+        snapshot = table.committer(base=before).get_missing_lake_snapshot(before)
+        assert snapshot is not None
+        assert (snapshot.snapshot_id, snapshot.properties[OFFSETS_PROPERTY]) == (committed.snapshot_id, "file-2")
+        table.base = snapshot.snapshot_id
         assert table.read() == people(1, 2)
 
     def test_removing_what_was_committed_after_all_removes_nothing(self, storage: LakeStorage) -> None:
@@ -422,6 +449,7 @@ class TieringRules(LakeContractBase):
 
     @pytest.mark.parametrize("keyed", [False, True])
     def test_rows_from_before_and_after_a_new_column_are_read_together(self, storage: LakeStorage, keyed: bool) -> None:
+        """Old rows have null in the new column. A source from before the change keeps its columns."""
         table = self.keyed_table(storage) if keyed else self.log_table(storage)
         kind = "+U" if keyed else "+A"
         table.round(table.changes(kind, people(1, 2)))
@@ -439,6 +467,7 @@ class TieringRules(LakeContractBase):
         assert narrow.read(source=old_source) == people(1, 2, 3, 4)
 
     def test_rows_with_a_column_that_the_lake_lacks_are_refused(self, storage: LakeStorage) -> None:
+        """`InvalidRequest` names the column."""
         table = self.log_table(storage)
         wider = replace(
             table, info=replace(table.info, descriptor=self.descriptor({**ID_NAME, "extra": types.bigint()}))

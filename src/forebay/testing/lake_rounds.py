@@ -92,8 +92,8 @@ class TieredTable:
 
     def committer(self, *, base: int | None = -1, epoch: int | None = None) -> LakeCommitter:
         """A committer, by default with the base and epoch of this table."""
-        chosen = self.base if base == -1 else base
-        context = CommitterContext(self.info, self.epoch if epoch is None else epoch, chosen)
+        round_base = self.base if base == -1 else base
+        context = CommitterContext(self.info, self.epoch if epoch is None else epoch, round_base)
         return self.storage.create_tiering_factory().create_committer(context)
 
     def round(
@@ -154,9 +154,9 @@ class TieredTable:
 
     def splits(self, snapshot_id: int | None = None, source: LakeSource | None = None) -> list[LakeSplit]:
         """The splits of a snapshot, by default of the base of the next round."""
-        chosen = self.base if snapshot_id is None else snapshot_id
-        assert chosen is not None, "nothing was tiered yet"
-        return (source or self.source()).create_planner(chosen).plan()
+        read_id = self.base if snapshot_id is None else snapshot_id
+        assert read_id is not None, "nothing was tiered yet"
+        return (source or self.source()).create_planner(read_id).plan()
 
     def read(
         self,
@@ -167,10 +167,10 @@ class TieredTable:
         remaining: Sequence[Predicate] = (),
     ) -> list[Row]:
         """The rows of a snapshot in a fixed order, by default with all columns of the stream table."""
-        chosen = source or self.source()
+        scan = source or self.source()
         rows: list[Row] = []
-        for split in self.splits(snapshot_id, chosen):
-            with travelled(chosen).create_record_reader(travelled(split)) as reader:
+        for split in self.splits(snapshot_id, scan):
+            with travelled(scan).create_record_reader(travelled(split)) as reader:
                 for batch in reader.read():
                     assert batch.schema.equals(reader.schema)
                     rows += self.plain(batch, columns, remaining)
@@ -182,12 +182,12 @@ class TieredTable:
         """The rows of a reader's batch that pass `remaining`, with the types of the stream table."""
         own = self.info.schema
         names = [n for n in batch.schema.names if n in own.names] if columns is None else columns
-        wanted = user_schema([own.column(name) for name in names])
-        cast = [batch.column(name).cast(wanted.field(name).type) for name in names]
+        schema = user_schema([own.column(name) for name in names])
+        cast = [batch.column(name).cast(schema.field(name).type) for name in names]
         rows = pa.RecordBatch.from_arrays(cast, names=list(names)) if cast else batch
-        left = all_of(remaining)
-        if left is not None:
-            rows = filter_rows(rows, bind(left, [own.column(name) for name in names]))
+        residual = all_of(remaining)
+        if residual is not None:
+            rows = filter_rows(rows, bind(residual, [own.column(name) for name in names]))
         listed: list[Row] = rows.to_pylist() if cast else [{} for _ in range(batch.num_rows)]
         return listed
 

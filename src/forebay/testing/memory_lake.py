@@ -77,20 +77,22 @@ class MemoryLakeStorage(LakeStorage):
 
 
 def _options_of(descriptor: TableDescriptor) -> dict[str, str]:
-    given = {**descriptor.properties, **descriptor.custom_properties}
-    return {k.removeprefix(OPTION_PREFIX) if k.startswith(OPTION_PREFIX) else f"fluss.{k}": v for k, v in given.items()}
+    properties = {**descriptor.properties, **descriptor.custom_properties}
+    return {
+        k.removeprefix(OPTION_PREFIX) if k.startswith(OPTION_PREFIX) else f"fluss.{k}": v for k, v in properties.items()
+    }
 
 
-def _difference(table: MemoryTable, wanted: TableDescriptor, *, wider: bool = False) -> str | None:
-    a, b = table.descriptor, wanted
-    for what, there, asked in (
+def _difference(table: MemoryTable, expected: TableDescriptor, *, wider: bool = False) -> str | None:
+    a, b = table.descriptor, expected
+    for what, actual, requested in (
         ("primary key", a.schema.primary_key, b.schema.primary_key),
         ("partition keys", a.partition_keys, b.partition_keys),
         ("bucket keys", a.bucket_keys, b.bucket_keys),
         ("bucket count", a.bucket_count, b.bucket_count),
     ):
-        if there != asked:
-            return f"its {what}: {there} should be {asked}"
+        if actual != requested:
+            return f"its {what}: {actual} should be {requested}"
     there_columns = [(c.name, str(c.data_type)) for c in table.columns]
     asked_columns = [(c.name, str(c.data_type)) for c in b.schema.columns]
     if there_columns[: len(asked_columns) if wider else None] != asked_columns:
@@ -104,13 +106,13 @@ class _Catalog(LakeCatalog):
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
         with self._lake.lock:
-            there = self._lake.tables.get(path)
-            if there is None:
-                made = MemoryTable(descriptor.schema.columns, descriptor, _options_of(descriptor))
-                self._lake.tables[path] = made
+            existing = self._lake.tables.get(path)
+            if existing is None:
+                table = MemoryTable(descriptor.schema.columns, descriptor, _options_of(descriptor))
+                self._lake.tables[path] = table
                 return
-            problem = _difference(there, descriptor)
-            if problem is None and creating and there.snapshots:
+            problem = _difference(existing, descriptor)
+            if problem is None and creating and existing.snapshots:
                 problem = "it is not empty"
         if problem is not None:
             raise Conflict(f"table {path} exists already in the lake: {problem}", ErrorCode.LAKE_TABLE_ALREADY_EXIST)
@@ -204,18 +206,18 @@ class _Committer(LakeCommitter):
             if newest is not None or not expired:
                 check_base(self._context, self._base, newest)
             parts = dict(self._table.snapshots[-1].parts) if self._table.snapshots else {}
-            for written in results:
-                parts[written.place] = self._applied(parts.get(written.place, ()), written)
+            for result in results:
+                parts[result.place] = self._applied(parts.get(result.place, ()), result)
             self._base = self._table.add(parts, {**properties, **mine}, tiered=True)
             self._table.committed |= {r.name for r in results}
         rows = sum(len(part) for part in parts.values())
         return LakeCommitResult(self._base, self._base, stats=TieringStats(rows=rows))
 
-    def _applied(self, rows: tuple[Row, ...], written: _Written) -> tuple[Row, ...]:
+    def _applied(self, rows: tuple[Row, ...], result: _Written) -> tuple[Row, ...]:
         keys = self._table.descriptor.schema.primary_key
         changes = [
             (kind, row)
-            for batch, kinds in self._table.files[written.name]
+            for batch, kinds in self._table.files[result.name]
             for kind, row in zip(kinds, batch.to_pylist(), strict=True)
         ]
         if not keys:

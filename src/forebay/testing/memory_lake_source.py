@@ -102,29 +102,31 @@ class MemorySource(LakeSource):
         """The columns that are read, with their selected fields."""
         if self.paths is None:
             return self.columns
-        chosen: dict[int, list[tuple[int, ...]]] = {}
+        paths_of: dict[int, list[tuple[int, ...]]] = {}
         for path in self.paths:
             if not path or not 0 <= path[0] < len(self.columns):
                 raise InvalidRequest(f"there is no column {list(path)} in {self.path}")
-            known = chosen.setdefault(path[0], [])
-            if known and (() in known or not path[1:]):
+            paths_below = paths_of.setdefault(path[0], [])
+            if paths_below and (() in paths_below or not path[1:]):
                 raise InvalidRequest(f"column '{self.columns[path[0]].name}' is asked for twice")
-            known.append(path[1:])
-        cut = []
-        for index, parts in chosen.items():
+            paths_below.append(path[1:])
+        columns = []
+        for index, parts in paths_of.items():
             column = self.columns[index]
-            cut.append(replace(column, data_type=_cut(column.data_type, parts)))
-        return tuple(cut)
+            columns.append(replace(column, data_type=_cut(column.data_type, parts)))
+        return tuple(columns)
 
     def with_project(self, paths: Sequence[Sequence[int]]) -> MemorySource:
-        made = replace(self, paths=tuple(tuple(path) for path in paths))
-        assert made.projected is not None  # rejects missing columns
-        return made
+        source = replace(self, paths=tuple(tuple(path) for path in paths))
+        assert source.projected is not None  # rejects missing columns
+        return source
 
     def with_limit(self, limit: int) -> MemorySource:
         return replace(self, limit=limit)
 
     def with_filters(self, filters: Sequence[Predicate]) -> FilterResult:
+        """Accepts all single conditions; those other than equalities also remain, because they prune only whole
+        splits."""
         exact: list[Predicate] = []
         rough: list[Predicate] = []
         remaining: list[Predicate] = []
@@ -136,8 +138,8 @@ class MemorySource(LakeSource):
             else:
                 rough.append(predicate)
                 remaining.append(predicate)
-        made = replace(self, exact=(*self.exact, *exact), rough=(*self.rough, *rough))
-        return FilterResult(made, (*exact, *rough), tuple(remaining))
+        source = replace(self, exact=(*self.exact, *exact), rough=(*self.rough, *rough))
+        return FilterResult(source, (*exact, *rough), tuple(remaining))
 
     def _understands(self, predicate: Predicate) -> bool:
         try:
@@ -177,6 +179,7 @@ class MemorySource(LakeSource):
         return _Reader(self, self.projected, self.rows(_ours(split)))
 
     def create_sorted_reader(self, splits: Sequence[LakeSplit]) -> SortedRecordReader | None:
+        """A reader in descending order of the key; None for tables without a primary key."""
         descriptor = table_of(self.name, self.path).descriptor
         if not descriptor.has_primary_key:
             return None
@@ -198,13 +201,13 @@ def _cut(t: DataType, parts: Sequence[tuple[int, ...]]) -> DataType:
         return t
     if t.root is not TypeRoot.ROW:
         raise InvalidRequest(f"{t} has no fields to choose from")
-    chosen: dict[int, list[tuple[int, ...]]] = {}
+    paths_of: dict[int, list[tuple[int, ...]]] = {}
     for index, *rest in parts:
         if not 0 <= index < len(t.fields):
             raise InvalidRequest(f"{t} has no field {index}")
-        chosen.setdefault(index, []).append(tuple(rest))
-    kept = [(t.fields[i], chosen[i]) for i in sorted(chosen)]
-    return replace(t, fields=tuple(replace(f, data_type=_cut(f.data_type, rest)) for f, rest in kept))
+        paths_of.setdefault(index, []).append(tuple(rest))
+    fields = [(t.fields[i], paths_of[i]) for i in sorted(paths_of)]
+    return replace(t, fields=tuple(replace(f, data_type=_cut(f.data_type, rest)) for f, rest in fields))
 
 
 def _batch(rows: Sequence[Row], columns: Sequence[Column]) -> pa.RecordBatch:
@@ -231,13 +234,13 @@ class _Planner(Planner[LakeSplit]):
     def plan(self) -> list[LakeSplit]:
         table = table_of(self.source.name, self.source.path)
         table.snapshot(self.snapshot.snapshot_id, self.identity)
-        found: list[LakeSplit] = []
+        splits: list[LakeSplit] = []
         for place, part in self.snapshot.parts.items():
             for start in range(min(_SPLITS, len(part))):
                 split = MemorySplit(self.snapshot.snapshot_id, self.identity, place, start, _SPLITS)
                 if self.source.matching(self.source.rows(split), self.source.rough):
-                    found.append(split)
-        return found
+                    splits.append(split)
+        return splits
 
 
 class _Reader(RecordReader):

@@ -47,7 +47,7 @@ class MemoryTable:
     snapshots: list[MemoryLakeSnapshot] = field(default_factory=list)
     files: dict[str, list[Changes]] = field(default_factory=dict)
     committed: set[str] = field(default_factory=set)
-    made: int = 0
+    created_count: int = 0
     expired: set[int] = field(default_factory=set)
     _identities: count[int] = field(default_factory=count)
 
@@ -66,8 +66,8 @@ class MemoryTable:
 
     def add(self, parts: Mapping[Place, tuple[Row, ...]], properties: Mapping[str, str], *, tiered: bool) -> int:
         """Add a snapshot; return its id."""
-        self.made += 1
-        snapshot_id = _FIRST_ID + self.made * _ID_STEP % _ID_MODULUS
+        self.created_count += 1
+        snapshot_id = _FIRST_ID + self.created_count * _ID_STEP % _ID_MODULUS
         previous = self.snapshots[-1].snapshot_id if self.snapshots else None
         identity = f"snapshot {next(self._identities)}"
         self.snapshots.append(MemoryLakeSnapshot(snapshot_id, parts, properties, tiered, previous, identity))
@@ -81,13 +81,13 @@ class MemoryTable:
     def roll_back(self, count: int) -> None:
         """Undo the last `count` snapshots; the next ones get their ids."""
         self.snapshots = self.snapshots[: len(self.snapshots) - count]
-        self.made -= count
+        self.created_count -= count
 
     def was_undone(self, snapshot_id: int, name: str | None) -> bool:
         """Whether a tiering snapshot, with this name of its offsets, was rolled back."""
-        for found in self.snapshots:
-            if found.snapshot_id == snapshot_id:
-                return not found.tiered or (name is not None and offsets_name(found.properties) != name)
+        for snapshot in self.snapshots:
+            if snapshot.snapshot_id == snapshot_id:
+                return not snapshot.tiered or (name is not None and offsets_name(snapshot.properties) != name)
         return snapshot_id not in self.expired
 
 
@@ -112,10 +112,10 @@ def lake_named(name: str) -> MemoryLake:
 
 def table_of(name: str, path: TablePath) -> MemoryTable:
     """A table of the lake `name`. Raises `NotFound`."""
-    found = lake_named(name).tables.get(path)
-    if found is None:
+    table = lake_named(name).tables.get(path)
+    if table is None:
         raise NotFound(f"there is no table {path} in the lake in memory '{name}'")
-    return found
+    return table
 
 
 def forget_lake(name: str) -> None:

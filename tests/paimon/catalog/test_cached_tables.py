@@ -176,7 +176,7 @@ def test_threads_that_ask_at_once_all_see_the_newest_schema(catalog: Catalog, ot
 
 def test_a_catalog_pickles_without_what_it_keeps(catalog: Catalog) -> None:
     kept = catalog.cached_table("db.t")
-    put(kept.another(), ROWS)
+    put(kept.new_handle(), ROWS)
     moved = pickle.loads(pickle.dumps(catalog))
     assert moved.cached_table("db.t").scan().to_arrow().to_pylist() == ROWS
     assert catalog.cached_table("db.t") is kept
@@ -204,7 +204,7 @@ def test_a_forked_child_opens_tables_itself_so_that_names_of_files_stay_unique(t
 
 def test_another_handle_shares_what_was_read_and_has_its_own_schedule(catalog: Catalog) -> None:
     kept = catalog.cached_table("db.t")
-    handle = kept.another()
+    handle = kept.new_handle()
     assert handle.context is kept.context
     assert handle._expiry_schedule is not kept._expiry_schedule
     assert (handle.name, handle.schema, type(handle)) == (kept.name, kept.schema, type(kept))

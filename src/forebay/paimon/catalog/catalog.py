@@ -170,17 +170,17 @@ class Catalog(ABC):
 
     def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
         """A table, or its branch (also as `database.table$branch_<name>`). Raises `NotFound`."""
-        plain, mark, named = name.partition(BRANCH_MARK)
-        return self._opened(plain, self._place(plain), branch or (named if mark else MAIN_BRANCH), options)
+        plain, mark, suffix = name.partition(BRANCH_MARK)
+        return self._opened(plain, self._place(plain), branch or (suffix if mark else MAIN_BRANCH), options)
 
     def cached_table(self, name: str, *, branch: str | None = None) -> Table:
         """The same without options, opened again only if it has changed: for engines, which ask for each query.
 
         The schema is read each time, and the catalog asked where the table is. Callers share the table; one that writes
-        takes `another` of it. Raises `NotFound`.
+        takes a `new_handle` of it. Raises `NotFound`.
         """
-        plain, mark, named = name.partition(BRANCH_MARK)
-        branch = branch or (named if mark else MAIN_BRANCH)
+        plain, mark, suffix = name.partition(BRANCH_MARK)
+        branch = branch or (suffix if mark else MAIN_BRANCH)
         place, tables = self._place(plain), self._table_cache
         entry = tables.get((plain, branch))
         if entry is not None and entry[0] == place and entry[1].context.schemas.is_in_force(entry[1].schema.id):

@@ -97,6 +97,7 @@ class SQLite(Database):
         return f"SQLite({self.path!r})"
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], int]:
+        """See `Database.run`. Waits up to `_SQLITE_WAIT_SECONDS` for the lock of another writer."""
         try:
             with contextlib.closing(sqlite3.connect(self.path, timeout=_SQLITE_WAIT_SECONDS)) as connection, connection:
                 cursor = connection.execute(statement, values)
@@ -141,6 +142,7 @@ class PostgreSQL(Database):
         return f"PostgreSQL({self._name!r})"
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], int]:
+        """See `Database.run`. Raises `OutcomeUnknown` if the connection breaks during a change."""
         pg8000 = _pg8000()
         with self._errors(pg8000, Unavailable):
             connection = pg8000.connect(
@@ -172,8 +174,8 @@ class PostgreSQL(Database):
         try:
             yield
         except pg8000.DatabaseError as e:
-            said = e.args[0] if e.args and isinstance(e.args[0], dict) else {}
-            code, message = str(said.get("C", "")), said.get("M", str(e))
+            fields = e.args[0] if e.args and isinstance(e.args[0], dict) else {}
+            code, message = str(fields.get("C", "")), fields.get("M", str(e))
             raise _kind_of(code)(f"{self._name}: {message} ({code or type(e).__name__})") from e
         except (pg8000.InterfaceError, OSError) as e:
             raise broken(f"{self._name}: {e}") from e

@@ -78,6 +78,10 @@ class FileSystemCatalog(Catalog):
         self.io.make_directory(path)
 
     def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
+        """Delete the directory of the database. Raises `InvalidRequest` if it has tables, unless `cascade`.
+
+        Raises `Conflict` if another process is writing files into it.
+        """
         if not self.database_exists(name):
             if ignore_if_not_exists:
                 return
@@ -115,6 +119,10 @@ class FileSystemCatalog(Catalog):
         return sorted(d.rpartition("/")[2] for d in directories if self.io.list(f"{d}/schema"))
 
     def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
+        """Create a table in the warehouse. Raises `UnsupportedOperation` if its options place it elsewhere.
+
+        Raises `NotFound` without the database, `AlreadyExists` unless `ignore_if_exists`.
+        """
         database, _ = self._split(name)
         if not self.database_exists(database):
             raise self._no_database(database)

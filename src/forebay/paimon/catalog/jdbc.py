@@ -35,6 +35,8 @@ _EXISTS = "exists"
 """The property that every database has, so that one without tables and properties exists, too."""
 
 _FIRST_SLEEP_MS = 50
+"""Waits for a lock double from here on, up to the maximum."""
+
 _DEFAULT_WAIT_MS = 8 * 60 * 1000
 _DEFAULT_MAX_SLEEP_MS = 8 * 1000
 
@@ -86,6 +88,7 @@ class JdbcCatalog(FileSystemCatalog):
     # -- databases ----------------------------------------------------------------------------------------------------
 
     def list_databases(self) -> list[str]:
+        """The names, sorted. A database without a row of its own counts if it has tables, as in Java Paimon."""
         rows = self._database.rows(
             "SELECT database_name FROM paimon_tables WHERE catalog_key = ? "
             "UNION SELECT database_name FROM paimon_database_properties WHERE catalog_key = ?",
@@ -107,6 +110,8 @@ class JdbcCatalog(FileSystemCatalog):
                 raise AlreadyExists(f"database '{name}' exists already in {self._database}") from e
 
     def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
+        """Remove the database from the catalog. Raises `InvalidRequest` if it has tables, unless `cascade` drops
+        them."""
         if not self.database_exists(name):
             if ignore_if_not_exists:
                 return
@@ -126,6 +131,7 @@ class JdbcCatalog(FileSystemCatalog):
     # -- tables -------------------------------------------------------------------------------------------------------
 
     def list_tables(self, database: str) -> list[str]:
+        """The names, sorted. Raises `NotFound` if there is no such database."""
         rows = self._database.rows(
             "SELECT table_name FROM paimon_tables WHERE catalog_key = ? AND database_name = ?", self._key, database
         )
@@ -134,6 +140,7 @@ class JdbcCatalog(FileSystemCatalog):
         return sorted(name for (name,) in rows)
 
     def table_exists(self, name: str) -> bool:
+        """Whether the table is registered in the SQL database; its files are not checked."""
         rows = self._database.rows(
             "SELECT 1 FROM paimon_tables WHERE catalog_key = ? AND database_name = ? AND table_name = ?",
             self._key,
@@ -161,6 +168,7 @@ class JdbcCatalog(FileSystemCatalog):
         return super()._place(name)
 
     def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
+        """Unregister the table, then delete its files. Raises `NotFound`, unless `ignore_if_not_exists`."""
         dropped = self._database.change(
             "DELETE FROM paimon_tables WHERE catalog_key = ? AND database_name = ? AND table_name = ?",
             self._key,
@@ -172,6 +180,10 @@ class JdbcCatalog(FileSystemCatalog):
             self._delete_table(name)
 
     def rename_table(self, name: str, new_name: str) -> None:
+        """Register the table under the new name, then move its directory; undo the first if the second fails.
+
+        Raises `NotFound` without the table or the new database, `AlreadyExists` if the new name is taken.
+        """
         old, new = self._split(name), self._split(new_name)
         if not self.database_exists(new[0]):
             raise self._no_database(new[0])

@@ -72,6 +72,7 @@ class RestCatalog(Catalog):
                 raise
 
     def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
+        """Drop the database. Raises `InvalidRequest` if it has tables or views, unless `cascade` drops them first."""
         try:
             tables = self.list_tables(name)
             if tables and not cascade:
@@ -94,6 +95,8 @@ class RestCatalog(Catalog):
         return sorted(self._api.listed("tables", "databases", database, "tables"))
 
     def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
+        """Create a table. Raises `AlreadyExists` if there is a table (unless `ignore_if_exists`) or a view of this
+        name."""
         database, table = _split(name)
         if self._view_exists(name):
             raise AlreadyExists(f"table '{name}' cannot be created: there is a view of this name")
@@ -132,6 +135,7 @@ class RestCatalog(Catalog):
         return RestCatalog(self._api.caller_options, clock=self._clock, ids=self._ids)
 
     def table_exists(self, name: str) -> bool:
+        """Whether the server has the table. All errors of the server except `NotFound` are raised."""
         database, table = _split(name)
         try:
             self._api.get("databases", database, "tables", table)
@@ -140,6 +144,7 @@ class RestCatalog(Catalog):
         return True
 
     def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
+        """Raises `NotFound` if there is no such table, unless `ignore_if_not_exists`."""
         database, table = _split(name)
         try:
             self._api.delete("databases", database, "tables", table)

@@ -27,6 +27,8 @@ from forebay.base.errors import (
 _TIMEOUT_SECONDS = 180
 _TRIES = 6
 _FIRST_WAIT_SECONDS = 0.1
+"""The wait before the second try; it doubles with each further try."""
+
 _REDIRECTS = 10
 _IDLE_CONNECTIONS_MAX = 16
 _HEADER = "header."
@@ -114,7 +116,7 @@ class RestApi:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": "application/json", "Content-Type": "application/json", **self._headers}
         wait, http = _FIRST_WAIT_SECONDS, _urllib3()
-        for left in reversed(range(_TRIES)):
+        for retries in reversed(range(_TRIES)):
             try:
                 answer = self._pool().request(method, url, body=data, headers=headers)
                 if 200 <= answer.status < 300:
@@ -128,7 +130,7 @@ class RestApi:
                     ) from e
                 error = Unavailable(f"{method} {url}: {e}")
             # A server that responds "unavailable" has done nothing, so that any request can be retried.
-            if not isinstance(error, Unavailable) or left == 0:
+            if not isinstance(error, Unavailable) or retries == 0:
                 raise error
             self._clock.sleep(wait)
             wait *= 2

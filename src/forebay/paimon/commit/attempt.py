@@ -34,17 +34,19 @@ from forebay.paimon.store.schemas import SchemaManager
 WRITER_VERSION = "forebay"
 
 _JITTER = 0.2
+"""The maximum share by which the wait before another try is extended at random."""
+
 _NOTHING_MERGED = ManifestMerge((), ())
 
 ChangesProvider = Callable[[Snapshot | None], Changes]
 
 
 class _Dropped(Conflict):
-    """The table that a commit is for was dropped."""
+    """Raised if the table of the commit was dropped."""
 
 
 class _Overtaken(Exception):
-    """A commit would build on what others have undone; it has to begin again."""
+    """Raised if the snapshot that a commit builds on was rolled back; the commit starts again."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class CommitLoop:
 
     def __init__(self, table: TableContext, user: str, lock: CommitGuard | None) -> None:
         self.snapshots, self.manifests = table.snapshots, table.manifests
-        self.schemas = SchemaManager(table.io, table.paths)  # not the table's, which caches: schemas may be rolled back
+        self.schemas = SchemaManager(table.io, table.paths)  # the table's manager caches schemas
         self.user, self.lock, self.clock, self.ids = user, lock, table.clock, table.paths.ids
         self.checker = ConflictChecker(table.schema, user)
 
@@ -225,8 +227,8 @@ class _Attempts:
             return changes
         base = self._manifests.live_files(latest, changes.partitions)
         if discard:
-            there = {e.identity for e in base}
-            changes = Changes([e for e in changes.files if e.identity not in there], changes.changelog, changes.index)
+            live = {e.identity for e in base}
+            changes = Changes([e for e in changes.files if e.identity not in live], changes.changelog, changes.index)
         index = self._manifests.read_index(latest.index_manifest) if changes.index else []
         is_overwrite = self._request.kind is CommitKind.OVERWRITE
         self._loop.checker.check(base, changes, latest.commit_user, index, is_overwrite)
@@ -305,10 +307,10 @@ class _Attempts:
         """Raise `_Dropped` if the table was dropped, even if it was recreated. Caches are bypassed."""
         schema, paths = self._manifests.schema, self._manifests.paths
         try:
-            there = parse_schema(self._snapshots.io.read(paths.schema(schema.id)))
+            current = parse_schema(self._snapshots.io.read(paths.schema(schema.id)))
         except NotFound:
-            there = None
-        if there is None or there.time_millis != schema.time_millis:
+            current = None
+        if current is None or current.time_millis != schema.time_millis:
             raise _Dropped(
                 f"the table that was written to is no longer at {paths.root}: it was dropped, and perhaps recreated; "
                 "reopen it and repeat the work"
@@ -341,9 +343,9 @@ class _Attempts:
         return delta
 
     def _write_list_of(self, delta: _Delta, entries: list[ManifestEntry]) -> tuple[str, int]:
-        written = self._manifests.write(entries)
-        delta.manifests.extend(written)
-        return self._manifests.write_list(written)
+        manifests = self._manifests.write(entries)
+        delta.manifests.extend(manifests)
+        return self._manifests.write_list(manifests)
 
     def _inherited_statistics(self, latest: Snapshot | None, schema_id: int) -> str | None:
         """The statistics file of `latest`, unless it was computed for an older schema."""
@@ -361,8 +363,11 @@ class _Attempts:
         """Raise `_Overtaken` if the snapshot that the commit builds on was rolled back, and its id used again."""
         if latest is None:
             return
-        there = self._snapshots.find(latest.id)
-        if there is not None and (there.uuid, there.delta_manifest_list) != (latest.uuid, latest.delta_manifest_list):
+        current = self._snapshots.find(latest.id)
+        if current is not None and (current.uuid, current.delta_manifest_list) != (
+            latest.uuid,
+            latest.delta_manifest_list,
+        ):
             raise _Overtaken
 
     def _create(self, snapshot: Snapshot, latest: Snapshot | None) -> bool:
@@ -387,10 +392,10 @@ class _Attempts:
                     checked = check if has_waited else None
                     is_there = create_exclusively(self._snapshots.io, path, data, self._loop.lock, checked)
                 if not is_there:
-                    there = self._snapshots.find(snapshot.id)
-                    if there is not None and there.uuid != snapshot.uuid:
+                    existing = self._snapshots.find(snapshot.id)
+                    if existing is not None and existing.uuid != snapshot.uuid:
                         return False
-                    is_there = there is not None
+                    is_there = existing is not None
                 if is_there:
                     stale = self._is_stale(snapshot, is_first)
                     if stale is not None:
@@ -436,8 +441,8 @@ class _Attempts:
         if not changes:
             return None
         base = self._manifests.entries(self._manifests.read_list(following.base_manifest_list))
-        there = {e.identity for e in merge_entries(base) if e.kind is FileKind.ADD}
-        return all((e.identity in there) == (e.kind is FileKind.ADD) for e in changes)
+        live = {e.identity for e in merge_entries(base) if e.kind is FileKind.ADD}
+        return all((e.identity in live) == (e.kind is FileKind.ADD) for e in changes)
 
     # ---- cleaning up -----------------------------------------------------------------------------------------------
 

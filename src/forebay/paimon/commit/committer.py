@@ -1,8 +1,8 @@
-"""Commits: writers' work becomes one snapshot visible to all readers, or has no effect.
+"""Commits: the results of writers become visible to all readers as one snapshot, or have no effect.
 
 A commit reads the latest snapshot, checks its changes for conflicts, writes manifests, and creates the file
-`snapshot-<latest + 1>` unless another commit has. The loser of the race reads, checks and tries again. New rows and
-compaction results are committed as two snapshots, so that readers of changes can skip the second.
+`snapshot-<latest + 1>` unless another commit has. The loser of the race checks the new snapshot and tries again. New
+rows and compaction results are committed as two snapshots, so that readers of changes can skip the second.
 
 Each attempt's snapshot has a UUID. If the outcome of creating the file is unknown (a lost response), the file is read
 back: if it has our UUID, the commit succeeded. While the id is free, the identical file is retried, so a delayed
@@ -48,7 +48,7 @@ class AlreadyCommitted(Conflict):
 
 
 class _NothingToDo(Exception):
-    """Ends a commit that has become needless, without effect."""
+    """Raised to end a commit that is no longer needed, without effect."""
 
 
 class FileStoreCommit:
@@ -140,30 +140,30 @@ class FileStoreCommit:
         They must be ordered by identifier. After a crash the outcome of the last commit is unknown, so with
         `check_conflicts` appended files are also checked against the table.
         """
-        seen = self.snapshots.latest_id() or 0
+        checked_id = self.snapshots.latest_id() or 0
         snapshots = []
         for work in self.filter_committed(committables):
-            once = functools.partial(self._once, work.identifier, seen)
+            once = functools.partial(self._once, work.identifier, checked_id)
             with contextlib.suppress(AlreadyCommitted):  # committed meanwhile by another process of this user
                 snapshots += self._commit(work, check_conflicts, once)
-            seen = snapshots[-1].id if snapshots else seen
+            checked_id = snapshots[-1].id if snapshots else checked_id
         return snapshots
 
-    def _once(self, identifier: int, seen: int, append: Changes) -> ChangesProvider:
-        """`append`, unless this user has committed `identifier` after snapshot `seen`.
+    def _once(self, identifier: int, checked_id: int, append: Changes) -> ChangesProvider:
+        """`append`, unless this user has committed `identifier` after snapshot `checked_id`.
 
         The check is made on the snapshot that the commit builds on: if two processes commit the same identifier, the
         second sees the first.
         """
 
         def changes(latest: Snapshot | None) -> Changes:
-            nonlocal seen
+            nonlocal checked_id
             if latest is None:
                 return append
-            there = self.snapshots.latest_of_user(self.user, seen + 1)
+            there = self.snapshots.latest_of_user(self.user, checked_id + 1)
             if there is not None and there.commit_identifier >= identifier:
                 raise AlreadyCommitted(f"user {self.user} has committed {identifier} already (snapshot {there.id})")
-            seen = latest.id
+            checked_id = latest.id
             return append
 
         return changes
@@ -233,15 +233,15 @@ class FileStoreCommit:
     def overwrite_once(
         self, work: Committable, partition: Mapping[str, Any] | None = None, dynamic: bool | None = None
     ) -> list[Snapshot]:
-        """`overwrite`, unless this user has committed the identifier of `work`, or a later one; then nothing is done.
+        """`overwrite`, unless this user has committed the identifier of `work` or a later one; then nothing is done.
 
-        As for `filter_and_commit`, that is looked at on the snapshot that the commit builds on: an overwrite that comes
-        late, of a process that another one has replaced, does not undo what that one has committed since.
+        As in `filter_and_commit`, the check is made on the snapshot that the commit builds on. So a late overwrite of a
+        process that was replaced by another one does not undo commits of the new process.
         """
-        seen = self.snapshots.latest_id() or 0
+        checked_id = self.snapshots.latest_id() or 0
         if not self.filter_committed([work]):
             return []
-        once = self._once(work.identifier, seen, Changes())
+        once = self._once(work.identifier, checked_id, Changes())
         with contextlib.suppress(AlreadyCommitted):
             return self.overwrite(
                 work.messages, partition, work.identifier, work.watermark, work.properties, dynamic, once
@@ -266,8 +266,8 @@ class FileStoreCommit:
         replacement = self._replacement(touched.__contains__, append)
 
         def changes(latest: Snapshot | None) -> Changes:
-            there = set() if latest is None else {e.identity for e in self.manifests.live_files(latest, touched)}
-            if there != read:
+            current = set() if latest is None else {e.identity for e in self.manifests.live_files(latest, touched)}
+            if current != read:
                 raise Conflict(
                     f"{self.paths.root} was written to since snapshot {base.id}, in partitions that were being "
                     "rewritten; repeat the work on the latest snapshot"
@@ -374,17 +374,17 @@ class FileStoreCommit:
         def changes(latest: Snapshot | None) -> Changes:
             if latest is None:
                 return Changes(added.files, [], added.index)
-            gone = [
+            removed = [
                 replace(e, kind=FileKind.DELETE)
                 for e in self.manifests.live_files(latest)
                 if (selection is None or selection(e.partition)) and (with_postponed or e.bucket >= 0)
             ]
-            index_gone = [
+            removed_indexes = [
                 IndexManifestEntry(FileKind.DELETE, e.partition, e.bucket, e.index_file)
                 for e in self.manifests.read_index(latest.index_manifest)
                 if selection is None or selection(e.partition)
             ]
-            return Changes([*gone, *added.files], [], [*index_gone, *added.index])
+            return Changes([*removed, *added.files], [], [*removed_indexes, *added.index])
 
         return changes
 

@@ -95,9 +95,9 @@ class ConflictChecker:
         if not changed:
             return
         base_names = {e.index_file.file_name for e in base_index}
-        gone = [e for e in changed if e.kind is FileKind.DELETE and e.index_file.file_name not in base_names]
-        if gone:
-            raise self._conflict(f"the index file {gone[0].index_file.file_name} is gone already", base_user)
+        missing = [e for e in changed if e.kind is FileKind.DELETE and e.index_file.file_name not in base_names]
+        if missing:
+            raise self._conflict(f"the index file {missing[0].index_file.file_name} is gone already", base_user)
         files = {e.file.file_name for e in live}
         removed = {e.index_file.file_name for e in changed if e.kind is FileKind.DELETE}
         with_vector = {

@@ -21,14 +21,14 @@ def combine_index_files(
     """
     unaware = schema.options.get("bucket", "-1").strip() == "-1" and not schema.has_primary_key
     replaced: dict[tuple[object, ...], IndexManifestEntry] = {}
-    named: dict[tuple[object, ...], IndexManifestEntry] = {}
+    by_name: dict[tuple[object, ...], IndexManifestEntry] = {}
     by_bucket = {HASH} if unaware else {HASH, DELETION_VECTORS}
 
     def place(e: IndexManifestEntry) -> tuple[dict[tuple[object, ...], IndexManifestEntry], tuple[object, ...]]:
         index_type = e.index_file.index_type
         if index_type in by_bucket:
             return replaced, (index_type, e.partition, e.bucket)
-        return named, (index_type, e.index_file.file_name)
+        return by_name, (index_type, e.index_file.file_name)
 
     for e in previous:
         entries, key = place(e)
@@ -36,10 +36,10 @@ def combine_index_files(
     for e in sorted(changed, key=lambda e: e.kind is FileKind.ADD):  # deletions first
         entries, key = place(e)
         if e.kind is FileKind.DELETE:
-            if entries.pop(key, None) is None and entries is named:
+            if entries.pop(key, None) is None and entries is by_name:
                 raise Conflict(f"the index file {e.index_file.file_name} is gone already; reread the table")
-        elif entries is named and key in named:
+        elif entries is by_name and key in by_name:
             raise Conflict(f"the index file {e.index_file.file_name} was added before")
         else:
             entries[key] = e
-    return [*replaced.values(), *named.values()]
+    return [*replaced.values(), *by_name.values()]

@@ -167,12 +167,12 @@ def rewrite_files(
     """
     table = table.able_to_rewrite(files)
     reader = DataFileReader(table.io, table.schemas.schema, table.schema.fields)
-    gone = vectors or BucketVectors()
+    deletions = vectors or BucketVectors()
 
     def batches() -> Iterator[pa.RecordBatch]:
         for f in files:
             path = table.paths.data_file(partition, bucket, f)
-            yield from reader.read(f, path, gone.positions.get(f.file_name))
+            yield from reader.read(f, path, deletions.positions.get(f.file_name))
 
     settings = FileSettings.of(table.schema, table.options, source=FileSource.COMPACT)
     first = min((f.min_sequence_number for f in files), default=0)
@@ -186,7 +186,7 @@ def rewrite_files(
     except BaseException:
         writer.abort()
         raise
-    return CompactIncrement(tuple(files), tuple(after), deleted_index_files=gone.index_files)
+    return CompactIncrement(tuple(files), tuple(after), deleted_index_files=deletions.index_files)
 
 
 class AppendCompaction:
@@ -224,5 +224,7 @@ class AppendCompaction:
     def _tail(self, files: Mapping[str, DataFileMeta]) -> list[DataFileMeta]:
         """The files after the last large one that a compaction wrote; earlier ones have been handled."""
         ordered = in_order(files.values())
-        done = [i for i, f in enumerate(ordered) if f.file_source is FileSource.COMPACT and not self._rules.is_small(f)]
-        return ordered[done[-1] + 1 :] if done else ordered
+        compacted = [
+            i for i, f in enumerate(ordered) if f.file_source is FileSource.COMPACT and not self._rules.is_small(f)
+        ]
+        return ordered[compacted[-1] + 1 :] if compacted else ordered

@@ -69,11 +69,11 @@ def commit_until_won(
 
     Returns the snapshots and their messages; both are empty if there was nothing to do. Raises `Conflict`.
     """
-    for left in reversed(range(TRIES)):
+    for retries in reversed(range(TRIES)):
         try:
             messages = run_once()
         except NotFound:  # another job compacted the same files, and the old ones have expired already
-            if not left:
+            if not retries:
                 raise
             continue
         if all(m.is_empty for m in messages):
@@ -83,7 +83,7 @@ def commit_until_won(
             return commit.commit(messages), messages
         except Conflict:
             commit.abort(messages)
-            if not left:
+            if not retries:
                 raise
     return [], []
 

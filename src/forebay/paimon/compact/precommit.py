@@ -119,14 +119,14 @@ def _merged(table: TableContext, task: PrecommitTask) -> tuple[DataFileMeta, ...
 def replace_files(
     table: TableContext,
     messages: Sequence[CommitMessage],
-    done: Sequence[tuple[PrecommitTask, tuple[DataFileMeta, ...]]],
+    results: Sequence[tuple[PrecommitTask, tuple[DataFileMeta, ...]]],
 ) -> list[CommitMessage]:
     """`messages` with the files of each task replaced by its result. The old files are deleted."""
-    gone = {f.file_name for task, _ in done for f in task.files}
+    replaced = {f.file_name for task, _ in results for f in task.files}
     remaining = []
     for m in messages:
-        files = tuple(f for f in m.data.new_files if f.file_name not in gone)
-        changes = tuple(f for f in m.data.changelog_files if f.file_name not in gone)
+        files = tuple(f for f in m.data.new_files if f.file_name not in replaced)
+        changes = tuple(f for f in m.data.changelog_files if f.file_name not in replaced)
         remaining.append(replace(m, data=replace(m.data, new_files=files, changelog_files=changes)))
     added = [
         CommitMessage(
@@ -135,9 +135,9 @@ def replace_files(
             task.total_buckets,
             DataIncrement(changelog_files=files) if task.is_changelog else DataIncrement(new_files=files),
         )
-        for task, files in done
+        for task, files in results
     ]
-    for task, _ in done:
+    for task, _ in results:
         for f in task.files:
             for path in table.paths.data_file_and_companions(task.partition, task.bucket, f):
                 delete_quietly(table.io, path)

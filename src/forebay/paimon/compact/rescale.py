@@ -106,7 +106,7 @@ def partitions_to_rescale(
 
 @dataclass
 class _Rescaling:
-    """The state of one call: the snapshots created, and the rows done and in total."""
+    """The state of one call: the created snapshots, the number of rewritten rows and the total."""
 
     table: TableContext
     commit: FileStoreCommit
@@ -120,7 +120,7 @@ class _Rescaling:
     def rescale(self, partitions: Sequence[bytes], rows: int) -> None:
         """Rewrite some partitions together, and commit each; retry those that were written to meanwhile."""
         waiting = list(partitions)
-        for left in reversed(range(TRIES)):
+        for retries in reversed(range(TRIES)):
             base = self.commit.snapshots.latest()
             tasks = {} if base is None else {name: self._planned(base, name) for name in waiting}
             tasks = {name: work for name, work in tasks.items() if work}
@@ -129,16 +129,16 @@ class _Rescaling:
             try:
                 messages = self._messages(tasks)
             except NotFound:  # the files being read were compacted and have expired
-                if not left:
+                if not retries:
                     raise
                 continue
-            waiting = self._committed(base, messages, left)
+            waiting = self._committed(base, messages, retries)
             if not waiting:
                 break
         self.done += rows
         self.progress(self.done, self.total)
 
-    def _committed(self, base: Snapshot, messages: dict[bytes, list[CommitMessage]], left: int) -> list[bytes]:
+    def _committed(self, base: Snapshot, messages: dict[bytes, list[CommitMessage]], retries: int) -> list[bytes]:
         """Commit partition by partition; return those that other commits have written to since `base`."""
         lost = []
         names = list(messages)
@@ -148,7 +148,7 @@ class _Rescaling:
             except Conflict:
                 self.commit.abort(messages[name])
                 lost.append(name)
-                if not left:
+                if not retries:
                     for other in names[at + 1 :]:
                         self.commit.abort(messages[other])
                     raise
@@ -195,9 +195,12 @@ class _Rescaling:
 def run_rescale(
     table: TableContext,
     task: RescaleTask,
-    written: Callable[[int], None] = lambda rows: None,
+    progress: Callable[[int], None] = lambda rows: None,
 ) -> list[CommitMessage]:
-    """Run one task; return its commit messages. `written` is called with the rows done. An error leaves no files."""
+    """Run one task; return its commit messages. An error leaves no files.
+
+    `progress` is called with the number of rows written so far.
+    """
     options = {**table.schema.options, **_QUIET, "bucket": str(task.buckets)}
     target = table.with_schema(table.schema.with_options(options))
     reader = SplitReader(table)
@@ -209,7 +212,7 @@ def run_rescale(
             for batch in reader.read_sorted(split):
                 writer.write(batch)
                 rows += batch.num_rows
-                written(rows)
+                progress(rows)
         messages = [_settled(target, m) if keyed else m for m in writer.prepare_commit()]
     strays = {m.bucket for m in messages if m.bucket % task.divisor != task.remainder}
     check(not strays, f"rows of buckets {task.remainder} modulo {task.divisor} moved to buckets {strays}")

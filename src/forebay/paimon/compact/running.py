@@ -71,6 +71,7 @@ class TaskThreads:
         progress: OnProgress = no_progress,
         discard: Callable[[list[R]], object] = lambda results: None,
     ) -> list[R]:
+        """See `TaskRunner.run`. A failed task cancels the tasks that have not started; running tasks finish first."""
         if not tasks:
             return []
         done, total = 0, sum(rows)

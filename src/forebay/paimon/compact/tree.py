@@ -53,9 +53,9 @@ class TreePolicy:
         if full:
             return pick_full(levels.runs(), levels.num_levels, rewrite_all=self.force_rewrite)
         now = local_millis(clock)
-        done = [f.creation_time for f in levels.files if f.level == levels.top and f.creation_time is not None]
+        top_times = [f.creation_time for f in levels.files if f.level == levels.top and f.creation_time is not None]
         hour = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).hour
-        return pick(levels.runs(), levels.num_levels, self.rules, now - max(done) if done else None, hour)
+        return pick(levels.runs(), levels.num_levels, self.rules, now - max(top_times) if top_times else None, hour)
 
 
 class TreeCompaction:

@@ -1,4 +1,4 @@
-"""The deletion vectors of a bucket, for compaction, which drops the rows together with their vectors."""
+"""The deletion vectors of a bucket, for compaction, which removes the deleted rows and their vectors."""
 
 from __future__ import annotations
 

@@ -240,8 +240,8 @@ def _number_to_number(array: pa.Array, source: DataType, target: DataType) -> pa
     if source.root is _R.DECIMAL:
         if target.root in _FLOATS:  # Arrow's own cast does not always round to nearest
             return _by_value(array, lambda v: v if v is None else float(v), pa.float64()).cast(arrow_type(target))
-        whole = pc.trunc(array).cast(pa.decimal128(38, 0), safe=False)
-        return _decimal_to_integer(whole, target)
+        integers = pc.trunc(array).cast(pa.decimal128(38, 0), safe=False)
+        return _decimal_to_integer(integers, target)
     if target.root in _FLOATS:
         return array.cast(arrow_type(target), safe=False)
     if source.root in _FLOATS:
@@ -249,21 +249,21 @@ def _number_to_number(array: pa.Array, source: DataType, target: DataType) -> pa
     return _wrap(array, target)
 
 
-def _decimal_to_integer(whole: pa.Array, target: DataType) -> pa.Array:
+def _decimal_to_integer(integers: pa.Array, target: DataType) -> pa.Array:
     """The low 64 bits, then those of the target, like `BigDecimal.longValue` and Java's narrowing."""
-    buffers = whole.buffers()
-    words = np.frombuffer(buffers[1], np.int64)[2 * whole.offset : 2 * (whole.offset + len(whole)) : 2]
-    return pa.array(words.astype(_INTEGERS[target.root]), mask=_nulls(whole))
+    buffers = integers.buffers()
+    words = np.frombuffer(buffers[1], np.int64)[2 * integers.offset : 2 * (integers.offset + len(integers)) : 2]
+    return pa.array(words.astype(_INTEGERS[target.root]), mask=_nulls(integers))
 
 
 def _float_to_integer(array: pa.Array, target: DataType) -> pa.Array:
     values = np.nan_to_num(_plain(array).astype(np.float64), nan=0.0)
     bits = 64 if target.root is _R.BIGINT else 32
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    inside = (values >= float(low)) & (values < float(2 ** (bits - 1)))
-    whole = np.where(inside, np.trunc(np.where(inside, values, 0.0)), 0.0).astype(np.int64)
-    whole = np.where(inside, whole, np.where(values < 0, low, high))
-    return pa.array(whole.astype(_INTEGERS[target.root]), mask=_nulls(array))
+    in_range = (values >= float(low)) & (values < float(2 ** (bits - 1)))
+    integers = np.where(in_range, np.trunc(np.where(in_range, values, 0.0)), 0.0).astype(np.int64)
+    integers = np.where(in_range, integers, np.where(values < 0, low, high))
+    return pa.array(integers.astype(_INTEGERS[target.root]), mask=_nulls(array))
 
 
 def _to_decimal(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
@@ -355,8 +355,8 @@ def _or_null(text: str | None) -> str:
 def _cut_text(array: pa.Array, target: DataType) -> pa.Array:
     if target.length is None:
         return array
-    cut = pc.utf8_slice_codeunits(array, 0, target.length)
-    return pc.utf8_rpad(cut, target.length, " ") if target.root is _R.CHAR else cut
+    truncated = pc.utf8_slice_codeunits(array, 0, target.length)
+    return pc.utf8_rpad(truncated, target.length, " ") if target.root is _R.CHAR else truncated
 
 
 def _cut_bytes(array: pa.Array, target: DataType) -> pa.Array:

@@ -23,6 +23,8 @@ from forebay.paimon.format.schema import DataField
 
 NESTED_ID_BASE = ((1 << 31) - 1) // 4
 NESTED_ID_STEP = 1 << 10
+"""The base of Parquet field ids of nested fields, and the number of ids for each column, as in Java Paimon."""
+
 _ID_KEY = b"PARQUET:field_id"
 
 COMPRESSIONS = {"none": "NONE", "uncompressed": "NONE", "snappy": "SNAPPY", "gzip": "GZIP", "zstd": "ZSTD",

@@ -1,7 +1,7 @@
 """Reading a few rows of a row group without the pages before them.
 
 Arrow's reader decodes a row group from its beginning: the last row of one costs as much as all. Here the headers of a
-column's pages are walked instead, from one to the next, up to the pages that hold the wanted rows. These, and the
+column's pages are walked instead, from one to the next, up to the pages that hold the requested rows. These, and the
 column's dictionary, are put where the column begins, in memory that is otherwise empty, and Arrow decodes them there,
 by the footer of the whole file, and never requests more rows than there are.
 

@@ -1,4 +1,4 @@
-"""Reading data files of any schema version and any of three formats, as batches of the wanted columns.
+"""Reading data files of any schema version and any of three formats, as batches of the requested columns.
 
 `DataFileReader.read(file, path)` yields record batches of `fields`. A file is read with the schema it was written with;
 columns are found by id, converted to the reader's types (`casts`), and are null if the file lacks them. Key columns
@@ -46,6 +46,7 @@ THREADS_BYTES_MIN = 1 << 18
 costs 0.2 ms of CPU and as much waiting, more than that saves."""
 
 BATCH_ROWS = 1 << 17
+"""Maximum number of rows in a batch."""
 
 FEW_ROWS = 1 << 13
 """Adjacent rows that match a filter are read on their own if there are at most this many."""
@@ -62,10 +63,10 @@ ROW_INDEX_FIELD = DataField(2147483547, ROW_INDEX, bigint().not_null())
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The source of a wanted column: the file's field, projected to the wanted parts; None means nulls."""
+    """The source of a requested column: the file's field, projected to the requested parts; None means nulls."""
 
     target: DataField
-    held: DataField | None
+    field: DataField | None
     is_newer: bool = False
     """Whether the file has another type because it is newer than the reader's schema."""
 
@@ -115,17 +116,19 @@ class DataFileReader:
         if extension == "parquet":
             parts = self._parquet(file, path, sources, part_bytes)
         elif extension == "orc":
-            parts = orc_tables(self._io, path, list(dict.fromkeys(s.held.name for s in sources if s.held is not None)))
+            parts = orc_tables(
+                self._io, path, list(dict.fromkeys(s.field.name for s in sources if s.field is not None))
+            )
         elif extension == "avro":
-            parts = avro_tables(self._io, path, [s.held for s in sources if s.held is not None])
+            parts = avro_tables(self._io, path, [s.field for s in sources if s.field is not None])
         else:
             raise UnsupportedOperation(f"data file {path} is neither Parquet nor ORC nor Avro")
-        gone = None if deleted is None or len(deleted) == 0 else np.sort(np.asarray(deleted, np.int64))
+        deleted_rows = None if deleted is None or len(deleted) == 0 else np.sort(np.asarray(deleted, np.int64))
         with contextlib.closing(parts):
             for first_row, table in parts:
                 if self._has_row_index:
                     table = _with_row_index(table, first_row)
-                live = table if gone is None else _without(table, first_row, gone)
+                live = table if deleted_rows is None else _without(table, first_row, deleted_rows)
                 for batch in _batches(live):
                     evolved = self._evolved(batch, sources)
                     if self._keep is not None:
@@ -143,15 +146,15 @@ class DataFileReader:
         return plan
 
     def _make_plan(self, file: DataFileMeta) -> Iterator[_Source]:
-        held = self._held_fields(file)
+        file_fields = self._file_fields(file)
         is_newer = self._schema_id is not None and file.schema_id > self._schema_id
         for target in self._fields:
-            source = held.get(target.id)
+            source = file_fields.get(target.id)
             if source is not None:
                 source = DataField(source.id, source.name, _cut(source.type, target.type))
             yield _Source(target, source, is_newer and source is not None and not same_type(source.type, target.type))
 
-    def _held_fields(self, file: DataFileMeta) -> dict[int, DataField]:
+    def _file_fields(self, file: DataFileMeta) -> dict[int, DataField]:
         schema = self._schemas(file.schema_id)
         fields = key_value_fields(schema) if schema.has_primary_key else schema.fields
         if file.write_cols is not None:
@@ -161,15 +164,15 @@ class DataFileReader:
     def _evolved(self, batch: pa.RecordBatch, sources: Sequence[_Source]) -> pa.RecordBatch:
         columns = []
         for source in sources:
-            index = -1 if source.held is None else batch.schema.get_field_index(source.held.name)
+            index = -1 if source.field is None else batch.schema.get_field_index(source.field.name)
             if source.target is ROW_INDEX_FIELD:
                 columns.append(batch.column(ROW_INDEX))
-            elif source.held is None or index < 0:
+            elif source.field is None or index < 0:
                 columns.append(pa.nulls(batch.num_rows, arrow_type(source.target.type)))
             elif source.is_newer:
-                columns.append(_fitting(batch.column(index), source.held, source.target))
+                columns.append(_fitting(batch.column(index), source.field, source.target))
             else:
-                columns.append(evolve(batch.column(index), source.held.type, source.target.type))
+                columns.append(evolve(batch.column(index), source.field.type, source.target.type))
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None]))
         if len(columns) == len(self._fields):
@@ -190,13 +193,13 @@ class DataFileReader:
             except pa.ArrowInvalid as e:
                 raise CorruptData(f"data file {path} is no Parquet file: {e}") from e
             present = set(footer.schema.to_arrow_schema().names)
-            read = {s.held.name for s in sources if s.held is not None and s.held.name in present}
+            read = {s.field.name for s in sources if s.field is not None and s.field.name in present}
             renames = {
-                s.held.name: name
+                s.field.name: name
                 for s in sources
-                if s.held is not None
-                and s.held.name.startswith(KEY_PREFIX)
-                and ((name := s.held.name.removeprefix(KEY_PREFIX)) in read or s.held.name not in present)
+                if s.field is not None
+                and s.field.name.startswith(KEY_PREFIX)
+                and ((name := s.field.name.removeprefix(KEY_PREFIX)) in read or s.field.name not in present)
             }
             columns = _paths(sources, renames, present)
             parquet = _opened(source, footer, columns, part_bytes)
@@ -225,7 +228,7 @@ class DataFileReader:
         self, parquet: pq.ParquetFile, index: int, columns: list[str], sources: Sequence[_Source]
     ) -> pa.Table | None:
         """The columns of a row group that the filter reads; None if these are all, or some are not plain columns."""
-        filter_names = [s.held.name for s in sources if s.held is not None and s.target.name in self._keep_names]
+        filter_names = [s.field.name for s in sources if s.field is not None and s.target.name in self._keep_names]
         if not filter_names or len(filter_names) == len(columns) or not set(filter_names) <= set(columns):
             return None
         return _read_group(parquet, index, filter_names)
@@ -245,21 +248,21 @@ class DataFileReader:
     def _group_may_match(self, file: DataFileMeta, footer: pq.FileMetaData, index: int) -> bool:
         if self._prune is None:
             return True
-        held = self._held_fields(file)
+        file_fields = self._file_fields(file)
         group = footer.row_group(index)
 
         def range_of(column: Column) -> ColumnStats:
-            f = field_for(column, held)
+            f = field_for(column, file_fields)
             return UNKNOWN if f is None else _group_range(footer, index, f)
 
         return may_match(self._prune, range_of, group.num_rows)
 
 
-def _fitting(array: pa.Array, held: DataField, target: DataField) -> pa.Array:
-    converted = evolve_exactly(array, held.type, target.type)
+def _fitting(array: pa.Array, source: DataField, target: DataField) -> pa.Array:
+    converted = evolve_exactly(array, source.type, target.type)
     if converted is None:
         raise Conflict(
-            f"column '{target.name}' is {held.type} since the table was opened, and has values that are no "
+            f"column '{target.name}' is {source.type} since the table was opened, and has values that are no "
             f"{target.type}: reopen the table (restart a streaming query: it continues where it was)"
         )
     return converted
@@ -412,11 +415,11 @@ def _paths(sources: Sequence[_Source], renames: dict[str, str], present: set[str
     """The paths of the Parquet columns to read: whole columns, and parts of nested rows."""
     paths: dict[str, None] = {}
     for source in sources:
-        if source.held is None:
+        if source.field is None:
             continue
-        name = renames.get(source.held.name, source.held.name)
+        name = renames.get(source.field.name, source.field.name)
         if name in present:
-            paths.update(dict.fromkeys(_leaves(name, source.held.type)))
+            paths.update(dict.fromkeys(_leaves(name, source.field.type)))
     return list(paths)
 
 
@@ -426,10 +429,12 @@ def _leaves(path: str, t: DataType) -> list[str]:
     return [leaf for f in t.fields for leaf in _leaves(f"{path}.{f.name}", f.data_type)]
 
 
-def _cut(held: DataType, target: DataType) -> DataType:
-    """The held type without the nested fields that are not wanted."""
-    if held.root is not TypeRoot.ROW or target.root is not TypeRoot.ROW:
-        return held
+def _cut(file_type: DataType, target: DataType) -> DataType:
+    """The type of the file without the nested fields that are not requested."""
+    if file_type.root is not TypeRoot.ROW or target.root is not TypeRoot.ROW:
+        return file_type
     by_id = {f.field_id: f.data_type for f in target.fields}
-    fields = [replace(f, data_type=_cut(f.data_type, by_id[f.field_id])) for f in held.fields if f.field_id in by_id]
-    return replace(held, fields=tuple(fields)) if fields else held
+    fields = [
+        replace(f, data_type=_cut(f.data_type, by_id[f.field_id])) for f in file_type.fields if f.field_id in by_id
+    ]
+    return replace(file_type, fields=tuple(fields)) if fields else file_type

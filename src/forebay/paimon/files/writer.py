@@ -227,8 +227,8 @@ class RollingWriter:
 
     def _group_bytes(self) -> int:
         """The target size of the next row group in bytes of Arrow data."""
-        written = self._file.size if self._file is not None else 0
-        target_bytes = (self._settings.target_size - written) / self._ratio
+        file_bytes = self._file.size if self._file is not None else 0
+        target_bytes = (self._settings.target_size - file_bytes) / self._ratio
         return max(1, min(self._settings.block_size, int(target_bytes)))
 
     def _take(self, target_bytes: int) -> pa.Table:

@@ -1,8 +1,8 @@
 """Avro files as columns: selected fields of each record, for any writer schema.
 
-`read_columns(data, wanted)` compiles the schema in the file's header to a program of the kernel `_avro` (once per
-schema) and runs it over the file's blocks. Writers of different versions have different fields: wanted fields that the
-schema lacks are null in all records, unwanted ones are skipped, and a field may be a union with null or not.
+`read_columns(data, fields)` compiles the schema in the file's header to a program of the kernel `_avro` (once per
+schema) and runs it over the file's blocks. Writers of different versions have different fields: requested fields that
+the schema lacks are null in all records, other fields are skipped, and a field may be a union with null or not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNKEPT = {"float": 4, "double": 8}
 
 @dataclass(frozen=True, slots=True)
 class AvroField:
-    """A field to decode. `path` is its dotted path through nested records; its index in `wanted` is its slot.
+    """A field to decode. `path` is its dotted path through nested records; its index in `fields` is its slot.
 
     `kind` is number, bytes, text, numbers or texts (the last two are arrays). A `required` field must not be null.
     """
@@ -65,8 +65,8 @@ Node = tuple[int, tuple[int, ...], int, int, bool]
 class _Compiler:
     """Builds the nodes of one program.
 
-    Types without wanted fields are built once per named type, so that types may be recursive; those with wanted fields,
-    once per path.
+    Types without requested fields are built once per named type, so that types may be recursive; those with requested
+    fields, once per path.
     """
 
     def __init__(self, fields: Sequence[AvroField]) -> None:
@@ -96,7 +96,7 @@ class _Compiler:
         self.nodes.append((kind, children, size, slot, empty))
         return len(self.nodes) - 1
 
-    # -- what leads to wanted fields ----------------------------------------------------------------------------------
+    # -- the path to requested fields --------------------------------------------------------------------------------
 
     def _record(self, schema: dict[str, Any], prefix: str, name: str) -> int:
         self._types[name] = schema
@@ -114,7 +114,7 @@ class _Compiler:
         return self._passed_over(field["type"], space)
 
     def _leading(self, schema: Any, path: str, space: str) -> int:
-        """A record at `path`, optionally in a union with null, that contains wanted fields."""
+        """A record at `path`, optionally in a union with null, that contains requested fields."""
         if isinstance(schema, list):
             return self._union([self._leading(branch, path, space) for branch in schema])
         resolved, name = self._resolved(schema, space)
@@ -144,7 +144,7 @@ class _Compiler:
         return self._add(KINDS["array"], (item,), slot=slot)
 
     def _item(self, schema: Any, kind: str, path: str, space: str) -> int:
-        """An item of a wanted array. The kernel decodes items separately, into slot 0 of a record with one slot."""
+        """An item of a requested array. The kernel decodes items separately, into slot 0 of a record with one slot."""
         if isinstance(schema, list):
             return self._union([self._item(branch, kind, path, space) for branch in schema])
         resolved, _ = self._resolved(schema, space)

@@ -19,6 +19,7 @@ class DataIncrement:
 
     @property
     def is_empty(self) -> bool:
+        """Whether it neither adds nor removes any file."""
         return not (
             self.new_files
             or self.deleted_files
@@ -40,6 +41,7 @@ class CompactIncrement:
 
     @property
     def is_empty(self) -> bool:
+        """Whether it neither adds nor removes any file."""
         return not (
             self.compact_before
             or self.compact_after

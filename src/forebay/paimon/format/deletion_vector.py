@@ -26,9 +26,17 @@ The `length` of a version-1 range in an index manifest excludes it, so read this
 
 _MAGIC_32 = 1581511376
 _MAGIC_64 = 1681511377
+"""The magic numbers of vectors with 32-bit and 64-bit positions."""
+
 _NO_RUNS, _WITH_RUNS = 12346, 12347
+"""The cookies of roaring bitmaps without and with run containers (RoaringFormatSpec)."""
+
 _OFFSETS_FROM = 4
+"""The number of containers from which a bitmap with runs has an offset header."""
+
 _ARRAY_MAX = 4096
+"""Maximum number of values in an array container; larger containers are bit sets."""
+
 _BITSET_BYTES = 8192
 
 

@@ -238,10 +238,10 @@ class _MessageReader:
     def take(self, size: int) -> bytes:
         end = self._at + size
         if size < 0 or end > len(self._data):
-            raise CorruptData(f"{size} bytes wanted at {self._at} of {len(self._data)}")
-        taken = self._data[self._at : end]
+            raise CorruptData(f"{size} bytes expected at {self._at} of {len(self._data)}")
+        chunk = self._data[self._at : end]
         self._at = end
-        return taken
+        return chunk
 
     def partition(self) -> bytes:
         return without_arity(self.take(self.number(">i")))

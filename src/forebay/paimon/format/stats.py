@@ -74,17 +74,17 @@ def upper_bound(value: Any, length: int) -> Any:
     """The shortest value of up to `length` characters that is not below `value`; None if there is none."""
     if len(value) <= length:
         return value
-    cut = value[:length]
+    prefix = value[:length]
     for i in range(length - 1, -1, -1):
-        if isinstance(cut, bytes):
-            if cut[i] != 0xFF:
-                return cut[:i] + bytes([cut[i] + 1])
+        if isinstance(prefix, bytes):
+            if prefix[i] != 0xFF:
+                return prefix[:i] + bytes([prefix[i] + 1])
             continue
-        following = ord(cut[i]) + 1
+        following = ord(prefix[i]) + 1
         if following in _SURROGATES:  # not characters: UTF-8 cannot encode them
             following = _SURROGATES.stop
         if following <= _CODE_POINT_MAX:
-            return cut[:i] + chr(following)
+            return prefix[:i] + chr(following)
     return None
 
 

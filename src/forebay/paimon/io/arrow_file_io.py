@@ -72,6 +72,8 @@ class ArrowFileIO:
             f.write(data)
 
     def create(self, path: str, data: bytes) -> bool:
+        """See `FileIO.create`. Without atomic creation (see `supports_atomic_create`), concurrent creators may
+        overwrite each other."""
         inside = self._inside(path)
         with _errors("create", path):
             if self._info(inside).type is not fs.FileType.NotFound:
@@ -107,6 +109,7 @@ class ArrowFileIO:
         return (status for status in self._select(path, recursive=True) if not status.is_directory)
 
     def delete(self, path: str) -> bool:
+        """Delete a file; return False if there was none, also if another process deletes it meanwhile."""
         inside = self._inside(path)
         with _errors("delete", path):
             if self._info(inside).type is fs.FileType.NotFound:

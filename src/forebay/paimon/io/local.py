@@ -85,6 +85,7 @@ class LocalFileIO:
         self._syncs = sync
 
     def read(self, path: str) -> bytes:
+        """The contents of a file. Raises `NotFound`, `StorageFailure`."""
         path = local_path(path)
         try:
             with open(path, "rb") as f:
@@ -107,6 +108,7 @@ class LocalFileIO:
             raise _failure("write", path, e) from e
 
     def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """See `FileIO.write`: a synced temporary file replaces the target. Raises `StorageFailure`."""
         path = local_path(path)
         try:
             temporary = self._write_temporary(path, data, durable=durable)
@@ -121,6 +123,7 @@ class LocalFileIO:
             raise _failure("write", path, e) from e
 
     def create(self, path: str, data: bytes) -> bool:
+        """See `FileIO.create`: a synced temporary file is linked under the name, which fails if the name exists."""
         path = local_path(path)
         try:
             if os.path.lexists(path):
@@ -138,6 +141,7 @@ class LocalFileIO:
             raise _failure("create", path, e) from e
 
     def exists(self, path: str) -> bool:
+        """Whether there is a file or directory. Raises `StorageFailure` if it cannot be examined."""
         path = local_path(path)
         try:
             os.stat(path)
@@ -148,6 +152,7 @@ class LocalFileIO:
         return True
 
     def list(self, path: str) -> list[FileStatus]:
+        """The entries of a directory, unsorted; empty if there is none. Entries deleted meanwhile are left out."""
         path = local_path(path)
         try:
             with os.scandir(path) as entries:
@@ -165,6 +170,7 @@ class LocalFileIO:
                 yield status
 
     def delete(self, path: str) -> bool:
+        """Delete a file; return False if there was none. The directory is not synced."""
         path = local_path(path)
         try:
             os.unlink(path)
@@ -175,6 +181,7 @@ class LocalFileIO:
         return True
 
     def delete_directory(self, path: str) -> None:
+        """Delete a directory recursively; does nothing if there is none. Starts over if entries disappear."""
         path = local_path(path)
         try:
             shutil.rmtree(path)
@@ -185,6 +192,7 @@ class LocalFileIO:
             raise _failure("delete", path, e) from e
 
     def delete_empty_directory(self, path: str) -> bool:
+        """Delete a directory unless something is in it; return whether it is gone. Atomic."""
         path = local_path(path)
         try:
             os.rmdir(path)
@@ -204,6 +212,8 @@ class LocalFileIO:
             raise _failure("make the directory", path, e) from e
 
     def rename(self, source: str, target: str) -> None:
+        """See `FileIO.rename`. A file has both names for a moment: linking, unlike renaming, cannot overwrite the
+        target."""
         source, target = local_path(source), local_path(target)
         try:
             self._make_directories(os.path.dirname(target))

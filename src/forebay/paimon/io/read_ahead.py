@@ -98,15 +98,15 @@ class ReadAhead(Iterator[pa.RecordBatch]):
 
 def read_ahead(sources: Iterable[Source]) -> Generator[pa.RecordBatch]:
     """The rows of the sources, one after the other; some of the next ones are read meanwhile."""
-    left = deque(sources)
+    remaining = deque(sources)
     under_way: deque[tuple[int, ReadAhead]] = deque()
     size = 0
     try:
-        while left or under_way:
-            while left and len(under_way) < SOURCES_MAX:
-                if len(under_way) >= 2 and size + left[0].size > UNDER_WAY_BYTES_MAX:
+        while remaining or under_way:
+            while remaining and len(under_way) < SOURCES_MAX:
+                if len(under_way) >= 2 and size + remaining[0].size > UNDER_WAY_BYTES_MAX:
                     break
-                source = left.popleft()
+                source = remaining.popleft()
                 size += source.size
                 under_way.append((source.size, ReadAhead(source.read)))
             yield from under_way[0][1]

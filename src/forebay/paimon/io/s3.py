@@ -16,7 +16,10 @@ from forebay.base.quantity import parse_bool
 from forebay.paimon.io.arrow_file_io import ArrowFileIO
 
 _TAKEN = ("PreconditionFailed", "412")
+"""Error codes of a conditional write to an existing key."""
+
 _RACING = ("ConditionalRequestConflict", "409")
+"""Error codes of a conditional write that runs at the same time as another one."""
 
 
 class S3FileIO(ArrowFileIO):

@@ -85,8 +85,8 @@ class LakeLookupTable:
             retention_ms=options.lookup_cache_file_retention_ms,
             clock=table.clock,
         )
-        held = [f.name for f in fields] + [k for k in self._layout.names if k not in self._names]
-        self._reader = _KeyReader(table, held, self._local)
+        column_names = [f.name for f in fields] + [k for k in self._layout.names if k not in self._names]
+        self._reader = _KeyReader(table, column_names, self._local)
         self.schema: pa.Schema = pa.schema([self._reader.schema.field(name) for name in self._names])
         self._checked_at: float | None = None
         self._interval_s = options.continuous_discovery_interval_ms / 1000
@@ -150,7 +150,7 @@ class LakeLookupTable:
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def _find(self, keys: Any) -> tuple[pa.Table, Int64s]:
-        """The found rows of the wanted columns, and for each of `keys` the index of its row (-1: none)."""
+        """The found rows of the requested columns, and for each of `keys` the index of its row (-1: none)."""
         if isinstance(keys, pa.RecordBatch):
             keys = pa.table(keys)
         key_places: Int64s | None = None
@@ -270,7 +270,11 @@ class _KeyReader(SplitReader):
         return self.read_sorted(pruned)
 
     def _run(
-        self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...], part_bytes: int
+        self,
+        split: DataSplit,
+        files: Sequence[DataFileMeta],
+        layout: tuple[tuple[DataField, ...], ...],
+        part_bytes: int,
     ) -> Iterator[pa.RecordBatch]:
         deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
         for file in files:

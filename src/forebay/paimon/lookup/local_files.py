@@ -1,8 +1,8 @@
 """Local copies of data files for lookups by key: in memory, then on the local disk, within limits.
 
-A copy is an uncompressed Arrow file with the wanted columns of a data file, in the same order, and an index: the hashes
-of all keys, ascending, with their rows. Data files never change, so copies are never stale; copies of files that the
-table no longer has, and copies that have not been used for a while, are deleted.
+A copy is an uncompressed Arrow file with the requested columns of a data file, in the same order, and an index: the
+hashes of all keys, ascending, with their rows. Data files never change, so copies are never stale; copies of files that
+the table no longer has, and copies that have not been used for a while, are deleted.
 """
 
 from __future__ import annotations

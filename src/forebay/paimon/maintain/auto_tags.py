@@ -72,7 +72,7 @@ class AutoTags:
         """
         while (there := self._tags.find(name)) is None or there.snapshot.id <= latest.id:
             if there is not None:
-                self._deletion.delete_as_seen(there)
+                self._deletion.delete_unchanged(there)
             with suppress(AlreadyExists):
                 self._tags.create(name, latest, self._options.tag_default_time_retained_ms)
                 return
@@ -115,4 +115,4 @@ class AutoTags:
             return
         automatic = [tag for tag in self._tags.tags() if self._is_automatic(tag.name)]
         for tag in automatic[: max(0, len(automatic) - most)]:
-            self._deletion.delete_as_seen(tag)
+            self._deletion.delete_unchanged(tag)

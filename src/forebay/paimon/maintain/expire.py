@@ -84,8 +84,8 @@ class SnapshotExpiry:
             return None
         end = latest - retain.least + 1 if keep_from is None else min(latest - retain.least + 1, keep_from)
         if not self._options.consumer_changelog_only:
-            needed = self._table.consumers.least_next_snapshot()
-            end = end if needed is None else min(end, needed)
+            consumed_from = self._table.consumers.least_next_snapshot()
+            end = end if consumed_from is None else min(end, consumed_from)
         end = min(end, earliest + retain.limit)
         old = self._table.clock.now_ms() - retain.time_ms
         for snapshot_id in range(max(latest - retain.most + 1, earliest), end):
@@ -145,10 +145,10 @@ class SnapshotExpiry:
 
     def _unneeded(self, snapshot: Snapshot) -> list[ManifestEntry]:
         """The data files that `snapshot` removed, except those that are still needed as changelog."""
-        gone = self._references.deleted_by(snapshot)
+        removed = self._references.deleted_by(snapshot)
         if not self._decoupled or self._logs_changes:
-            return gone
-        return [e for e in gone if e.file.file_source is FileSource.COMPACT]
+            return removed
+        return [e for e in removed if e.file.file_source is FileSource.COMPACT]
 
     def _drop(self, going: list[Snapshot], end: int) -> None:
         for snapshot in going:
@@ -175,8 +175,8 @@ class ChangelogExpiry:
         if latest is None or earliest_snapshot is None or first is None or last is None:
             return Expired()
         end = min(latest - retain.least + 1, first + retain.limit, last)
-        needed = self._table.consumers.least_next_snapshot()
-        end = end if needed is None else min(end, needed)
+        consumed_from = self._table.consumers.least_next_snapshot()
+        end = end if consumed_from is None else min(end, consumed_from)
         old = self._table.clock.now_ms() - retain.time_ms
         by_id = {c.id: c for c in changelogs_of(self._table)}
         for changelog_id in range(max(latest - retain.most + 1, first), end + 1):

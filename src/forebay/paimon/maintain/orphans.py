@@ -88,12 +88,12 @@ class OrphanRemoval:
             roots.add(branch)
             self._check_history(branch, roots)
         steps = len(roots.snapshots) + len(roots.tags) + len(candidates)
-        needed = self._needed(roots, steps)
+        references = self._needed(roots, steps)
         orphans = Orphans(dry_run=dry_run)
         for done, status in enumerate(candidates, steps - len(candidates)):
             self._progress(done, steps)
             name = status.path.rpartition("/")[2]
-            if name in needed:
+            if name in references:
                 continue
             if not dry_run:
                 self._io.delete(status.path)

@@ -91,12 +91,12 @@ class PartitionExpiry:
         latest = self._table.snapshots.latest()
         expired = [] if latest is None else self._expired(latest, age_ms)
         if expired and not dry_run:
-            seen = frozenset(expired)
+            reported = frozenset(expired)
             expired = []
 
             def still_expired(built_on: Snapshot) -> list[bytes]:
                 # By update time, a partition that was written to since is no longer old.
-                expired[:] = [p for p in self._expired(built_on, age_ms) if p in seen]
+                expired[:] = [p for p in self._expired(built_on, age_ms) if p in reported]
                 return expired
 
             self._commit().drop_selected(still_expired)

@@ -14,6 +14,7 @@ from forebay.paimon.maintain.tag_deletion import TagDeletion
 from forebay.paimon.store.context import TableContext
 
 _ALL = 2**31 - 1
+"""The limit on the number of snapshots of one expiry: Java's largest int."""
 
 
 @dataclass(frozen=True)

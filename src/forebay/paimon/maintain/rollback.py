@@ -62,9 +62,9 @@ class Rollback:
         dropped = sorted((i for i in logs.ids() if i > target.id), reverse=True)
         for changelog_id in dropped:
             self._table.io.delete(logs.path(changelog_id))
-        left = logs.ids() if dropped else []
-        if left:
-            logs.write_hint(LATEST, left[-1])
+        log_ids = logs.ids() if dropped else []
+        if log_ids:
+            logs.write_hint(LATEST, log_ids[-1])
         elif dropped:
             logs.delete_hint(LATEST)
             logs.delete_hint(EARLIEST)

@@ -24,11 +24,11 @@ class TagDeletion:
         """Delete tag `name`. Raises `NotFound`."""
         return self._delete(self._tags.tag(name))
 
-    def delete_as_seen(self, seen: Tag) -> bool:
-        """Delete a tag unless it was replaced, or deleted, since it was `seen`; return whether it was deleted."""
-        if self._tags.find(seen.name) != seen:
+    def delete_unchanged(self, expected: Tag) -> bool:
+        """Delete a tag unless it differs from `expected` by now; return whether it was deleted."""
+        if self._tags.find(expected.name) != expected:
             return False
-        self._delete(seen)
+        self._delete(expected)
         return True
 
     def _delete(self, tag: Tag) -> Deleted:
@@ -44,19 +44,19 @@ class TagDeletion:
 
         With `dry_run` they are only returned.
         """
-        seen = {tag.name: tag for tag in self._tags.tags()}
+        by_name = {tag.name: tag for tag in self._tags.tags()}
         expired = [tag.name for tag in self._tags.expired()]
         if older_than_ms is not None:
             expired += [name for name in self._tags.created_before(older_than_ms) if name not in expired]
         if dry_run:
             return expired
-        return [name for name in expired if name in seen and self.delete_as_seen(seen[name])]
+        return [name for name in expired if name in by_name and self.delete_unchanged(by_name[name])]
 
-    def _clean(self, gone: Snapshot, others: list[Snapshot]) -> Deleted:
-        """Delete the files that `gone` needed and its neighbours (adjacent tags, the first snapshot) do not."""
+    def _clean(self, deleted: Snapshot, others: list[Snapshot]) -> Deleted:
+        """Delete the files that `deleted` needs and its neighbours (adjacent tags, the first snapshot) do not."""
         earliest_id = self._table.snapshots.earliest_id()
-        neighbours = [s for s in others if s.id < gone.id][-1:]
-        behind = [s for s in others if s.id > gone.id][:1]
+        neighbours = [s for s in others if s.id < deleted.id][-1:]
+        behind = [s for s in others if s.id > deleted.id][:1]
         if earliest_id is not None and (not behind or earliest_id < behind[0].id):
             behind = [self._table.snapshots.snapshot(earliest_id)]
         neighbours += behind
@@ -70,8 +70,8 @@ class TagDeletion:
             names |= self._references.changelog_metadata(changelog)
             data |= {self._references.data_path(e) for e in self._references.deleted_by(changelog)}
         deletion = Deletion(self._table, self._references)
-        deletion.data_files(self._references.merged(gone), data)
+        deletion.data_files(self._references.merged(deleted), data)
         if CoreOptions(self._table.schema.options).snapshot_clean_empty_directories:
             deletion.empty_directories()
-        deletion.metadata(gone, names, data_lists=True, changelog=False)
+        deletion.metadata(deleted, names, data_lists=True, changelog=False)
         return deletion.deleted

@@ -195,8 +195,8 @@ def _folded(rows: SortedRows, spec: MergeSpec, sizes: Indices, names: Sequence[s
 
 def _described(rows: SortedRows, spec: MergeSpec, row: int) -> str:
     """The key of a row, and the table, for error messages."""
-    held = [name for name in spec.key_columns if name in rows.columns]
-    values = ", ".join(f"{name.removeprefix(KEY_PREFIX)} = {rows.columns[name][row].as_py()!r}" for name in held)
+    keys = [name for name in spec.key_columns if name in rows.columns]
+    values = ", ".join(f"{name.removeprefix(KEY_PREFIX)} = {rows.columns[name][row].as_py()!r}" for name in keys)
     return f"table {spec.place or '(unknown)'}, key {values}"
 
 

@@ -38,6 +38,8 @@ PICKS = {
 """The functions that select a row, with the kernel's number. For booleans, `or` is the maximum, `and` the minimum."""
 
 _COMPARING = frozenset({4, 5, 7})
+"""The kernel's numbers of functions that compare values."""
+
 _WHITESPACE = (
     "".join(map(chr, [*range(9, 14), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007), *range(0x2008, 0x200B)]))
     + "\u2028\u2029\u205f\u3000"
@@ -49,6 +51,8 @@ _ROUNDING = decimal.Context(prec=1000, rounding=decimal.ROUND_HALF_UP, traps=[de
 
 _INTEGER_RANGE_BITS = 63
 _FAIL, _NULL, _WRAP = range(3)
+"""The kernel's modes of overflow: raise an error, return null, or wrap around."""
+
 _DECIMAL_INT_PRECISION_MAX = 9
 _DECIMAL_LONG_PRECISION_MAX = 18
 
@@ -104,10 +108,10 @@ def fold_picked(function: str, column: pa.Array, groups: KeyGroups) -> Indices:
     if number not in _COMPARING:
         valid = validity(column)
         return fold_pick(number, groups.rows, groups.starts, groups.ops, len(column), valid, None)
-    taken = column.take(pa.array(groups.rows))
+    values = column.take(pa.array(groups.rows))
     local = groups.local()
-    key = sort_key([taken])
-    picked = fold_pick(number, local.rows, local.starts, local.ops, len(taken), validity(taken), key)
+    key = sort_key([values])
+    picked = fold_pick(number, local.rows, local.starts, local.ops, len(values), validity(values), key)
     return _rows_at(groups.rows, picked)
 
 
@@ -132,27 +136,27 @@ def fold_number(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> 
     precision as long as it fits. Sums that exceed 32 bits fail, where Java's files would contain a wrong number. Other
     decimals that do not fit become null.
     """
-    taken = column.take(pa.array(groups.rows))
+    inputs = column.take(pa.array(groups.rows))
     product = aggregator.function == "product"
     local = groups.local()
     try:
-        if pa.types.is_decimal(taken.type):
-            return _fold_decimal(product, taken, local, aggregator.wraps)
-        if pa.types.is_floating(taken.type):
-            single = taken.type.bit_width == 32
-            values = taken.cast(pa.float64())
+        if pa.types.is_decimal(inputs.type):
+            return _fold_decimal(product, inputs, local, aggregator.wraps)
+        if pa.types.is_floating(inputs.type):
+            single = inputs.type.bit_width == 32
+            values = inputs.cast(pa.float64())
             floats, some = fold_floats(
-                product, single, _doubles(values), validity(taken), local.rows, local.starts, local.ops
+                product, single, _doubles(values), validity(inputs), local.rows, local.starts, local.ops
             )
-            return _from_numpy(floats, some, taken.type)
-        bits = taken.type.bit_width - 1
-        values = _longs(taken.cast(pa.int64()))
+            return _from_numpy(floats, some, inputs.type)
+        bits = inputs.type.bit_width - 1
+        values = _longs(inputs.cast(pa.int64()))
         least, greatest = -(1 << bits), (1 << bits) - 1
         on_overflow = _WRAP if aggregator.wraps else _FAIL
         numbers, some = fold_integers(
-            product, values, validity(taken), least, greatest, on_overflow, local.rows, local.starts, local.ops
+            product, values, validity(inputs), least, greatest, on_overflow, local.rows, local.starts, local.ops
         )
-        return _from_numpy(numbers, some, taken.type)
+        return _from_numpy(numbers, some, inputs.type)
     except ArithmeticError as e:
         what, group = e.args
         advice = (
@@ -184,15 +188,15 @@ def decimals_from_words(words: npt.NDArray[np.uint64], some: npt.NDArray[np.uint
     return pa.Array.from_buffers(data_type, len(some), [bitmap, pa.py_buffer(np.ascontiguousarray(words))])
 
 
-def _fold_decimal(product: bool, taken: pa.Array, groups: KeyGroups, wraps: bool) -> pa.Array:
-    precision = taken.type.precision
-    low, high = decimal_words(taken)
-    valid = validity(taken)
+def _fold_decimal(product: bool, values: pa.Array, groups: KeyGroups, wraps: bool) -> pa.Array:
+    precision = values.type.precision
+    low, high = decimal_words(values)
+    valid = validity(values)
     if product:
-        return _decimal_products(taken, groups)
+        return _decimal_products(values, groups)
     if precision > _DECIMAL_LONG_PRECISION_MAX:
         words, some = fold_wide(low, high, valid, precision, groups.rows, groups.starts, groups.ops)
-        return decimals_from_words(words, some, taken.type)
+        return decimals_from_words(words, some, values.type)
     short = precision <= _DECIMAL_INT_PRECISION_MAX
     bits = 31 if short else _INTEGER_RANGE_BITS
     numbers, some = fold_integers(
@@ -209,13 +213,13 @@ def _fold_decimal(product: bool, taken: pa.Array, groups: KeyGroups, wraps: bool
     words = np.empty(2 * len(numbers), np.uint64)
     words[0::2] = numbers.view(np.uint64)
     words[1::2] = (numbers >> 63).view(np.uint64)
-    return decimals_from_words(words, some, taken.type)
+    return decimals_from_words(words, some, values.type)
 
 
-def _decimal_products(taken: pa.Array, groups: KeyGroups) -> pa.Array:
+def _decimal_products(inputs: pa.Array, groups: KeyGroups) -> pa.Array:
     """Products computed value by value: they are rare, and 256-bit arithmetic is not worth a kernel."""
-    precision, scale = taken.type.precision, taken.type.scale
-    values = taken.to_pylist()
+    precision, scale = inputs.type.precision, inputs.type.scale
+    values = inputs.to_pylist()
     unit = decimal.Decimal(1).scaleb(-scale)
     results: list[decimal.Decimal | None] = []
     for g in range(groups.count):
@@ -242,19 +246,19 @@ def _decimal_products(taken: pa.Array, groups: KeyGroups) -> pa.Array:
             if len(result.as_tuple().digits) > precision:
                 result = None
         results.append(result)
-    return pa.array(results, taken.type)
+    return pa.array(results, inputs.type)
 
 
 def fold_text(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> pa.Array:
     """`listagg`: non-blank strings, joined in order by the delimiter."""
     if aggregator.distinct or not groups.has_only(SKIP, ADD):
         return _text_by_value(aggregator, column, groups)
-    taken = column.take(pa.array(groups.rows)).cast(pa.string())
-    filled = pc.greater(pc.binary_length(pc.utf8_trim(taken, _WHITESPACE)), 0).fill_null(False)
+    values = column.take(pa.array(groups.rows)).cast(pa.string())
+    filled = pc.greater(pc.binary_length(pc.utf8_trim(values, _WHITESPACE)), 0).fill_null(False)
     positions = np.flatnonzero(filled.to_numpy(zero_copy_only=False) & (groups.ops == ADD))
     offsets = np.searchsorted(positions, groups.starts).astype(np.int32)
     empty = offsets[1:] == offsets[:-1]
-    lists = pa.ListArray.from_arrays(pa.array(offsets), taken.take(pa.array(positions)))
+    lists = pa.ListArray.from_arrays(pa.array(offsets), values.take(pa.array(positions)))
     joined = pc.binary_join(lists, aggregator.delimiter)
     return pc.if_else(pa.array(empty), pa.scalar(None, joined.type), joined)
 
@@ -288,9 +292,9 @@ def _joined(aggregator: Aggregator, result: str | None, value: str | None) -> st
     if not aggregator.distinct:
         return result + aggregator.delimiter + value
     separator = aggregator.delimiter or " "
-    seen = set(result.split(separator))
+    members = set(result.split(separator))
     for token in value.split(separator):
-        if not _is_blank(token) and token not in seen:
-            seen.add(token)
+        if not _is_blank(token) and token not in members:
+            members.add(token)
             result += aggregator.delimiter + token
     return result

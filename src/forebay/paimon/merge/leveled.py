@@ -29,6 +29,7 @@ LEVEL = "_FOREBAY_LEVEL"
 
 _POSITION = "_FOREBAY_POSITION"
 _FAR = np.int32((1 << 31) - 1)
+"""A level above all others."""
 
 _Ints = npt.NDArray[np.int64]
 _Levels = npt.NDArray[np.int32]
@@ -129,13 +130,13 @@ def _described(
         return MergedWindow(_empty(schema), source, order, np.empty(0, np.bool_))
     sizes = np.diff(starts)
     in_order = levels[order]
-    seen = in_order > 0 if rules.before_level is None else in_order == rules.before_level
+    is_older = in_order > 0 if rules.before_level is None else in_order == rules.before_level
     in_kinds = kinds(columns)[order]
     group_of = np.repeat(np.arange(len(sizes)), sizes)
     before = np.full(len(sizes), -1, np.int64)
-    visible = np.flatnonzero(seen & ((in_kinds & 1) == 0))
+    visible = np.flatnonzero(is_older & ((in_kinds & 1) == 0))
     before[group_of[visible]] = order[visible]
-    newer = (in_order <= 0) if rules.before_level is None else ~seen
+    newer = (in_order <= 0) if rules.before_level is None else ~is_older
     changed = np.logical_or.reduceat(newer, starts[:-1])
     rows, groups = _merged(columns, order, starts, group_of, spec, names)
     return MergedWindow(pa.RecordBatch.from_arrays(rows, schema=schema), source, before[groups], changed[groups])
@@ -170,5 +171,5 @@ def with_level(batches: Iterable[pa.RecordBatch], level: int) -> Iterator[pa.Rec
 def without_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows that are neither -U nor -D."""
     kinds = fixed_values(batch.column(VALUE_KIND), np.dtype(np.int8)).astype(np.int8, copy=False)
-    gone = (kinds & 1) == 1
-    return batch.filter(pa.array(~gone)) if gone.any() else batch
+    is_delete = (kinds & 1) == 1
+    return batch.filter(pa.array(~is_delete)) if is_delete.any() else batch

@@ -50,18 +50,18 @@ def fold_nested(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> 
             return _nested_update(aggregator, elements, column.type)
 
 
-def _elements(taken: pa.Array, groups: KeyGroups) -> _Elements:
-    offsets = fixed_values(pa.array(taken.offsets), np.dtype(np.int32)).astype(np.int64)
-    present = flag_values(taken.is_valid()).astype(np.bool_)
+def _elements(column: pa.Array, groups: KeyGroups) -> _Elements:
+    offsets = fixed_values(pa.array(column.offsets), np.dtype(np.int32)).astype(np.int64)
+    present = flag_values(column.is_valid()).astype(np.bool_)
     lengths = np.where(present, np.diff(offsets), 0)
-    bounds = np.zeros(len(taken) + 1, np.int64)
+    bounds = np.zeros(len(column) + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
-    if pa.types.is_map(taken.type):
+    if pa.types.is_map(column.type):
         flat = pa.StructArray.from_arrays(
-            [taken.keys, taken.items], fields=[taken.type.key_field.with_nullable(True), taken.type.item_field]
+            [column.keys, column.items], fields=[column.type.key_field.with_nullable(True), column.type.item_field]
         )
     else:
-        flat = taken.values
+        flat = column.values
     # Rows that are null may still own elements, and the first offset need not be zero.
     positions = np.repeat(offsets[:-1] - bounds[:-1], lengths) + np.arange(bounds[-1])
     return _Elements(flat.take(pa.array(positions)), bounds, present, groups)
@@ -230,22 +230,22 @@ def _by_element(aggregator: Aggregator, elements: _Elements, data_type: pa.DataT
     owners: list[int] = []
     some: list[int] = []
     for g in range(elements.groups.count):
-        held: _Held = None
+        accumulator: _Held = None
         for i in range(elements.groups.starts[g], elements.groups.starts[g + 1]):
             op = elements.groups.ops[i]
             value = list(range(bounds[i], bounds[i + 1])) if present[i] else None
             if op in (SET, CLEAR, SET_RETRACT):
-                held = None if op == CLEAR else value
+                accumulator = None if op == CLEAR else value
             if op == ADD:
-                held = add(held, value)
+                accumulator = add(accumulator, value)
             elif op == ADD_OLDER:
-                held = older(held, value)
+                accumulator = older(accumulator, value)
             elif op in (RETRACT, SET_RETRACT):
-                held = retract(held, value)
-        if held is not None:
+                accumulator = retract(accumulator, value)
+        if accumulator is not None:
             some.append(g)
-            positions += held
-            owners += [g] * len(held)
+            positions += accumulator
+            owners += [g] * len(accumulator)
     return _built(
         elements, np.array(positions, np.int64), np.array(owners, np.int64), np.array(some, np.int64), data_type
     )
@@ -254,10 +254,10 @@ def _by_element(aggregator: Aggregator, elements: _Elements, data_type: pa.DataT
 def _collect_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, _Step, _Step]:
     codes = element_codes(elements.flat).tolist()
 
-    def add(held: _Held, value: _Held) -> _Held:
-        if held is None and value is None:
+    def add(accumulator: _Held, value: _Held) -> _Held:
+        if accumulator is None and value is None:
             return None
-        both = (held or []) + (value or [])
+        both = (accumulator or []) + (value or [])
         if not aggregator.distinct:
             return both
         first: dict[int, int] = {}
@@ -265,14 +265,14 @@ def _collect_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, 
             first.setdefault(codes[element], element)
         return list(first.values())
 
-    def retract(held: _Held, value: _Held) -> _Held:
-        if held is None or not value:
-            return held
-        gone = [codes[e] for e in value]
+    def retract(accumulator: _Held, value: _Held) -> _Held:
+        if accumulator is None or not value:
+            return accumulator
+        retracted = [codes[e] for e in value]
         remaining = []
-        for element in held:
-            if codes[element] in gone:
-                gone.remove(codes[element])
+        for element in accumulator:
+            if codes[element] in retracted:
+                retracted.remove(codes[element])
             else:
                 remaining.append(element)
         return remaining
@@ -281,18 +281,18 @@ def _collect_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, 
 
 
 def _map_steps(codes: list[int]) -> tuple[_Step, _Step, _Step]:
-    def add(held: _Held, value: _Held) -> _Held:
-        if held is None or value is None:
-            return value if held is None else held
-        return list({codes[e]: e for e in held + value}.values())
+    def add(accumulator: _Held, value: _Held) -> _Held:
+        if accumulator is None or value is None:
+            return value if accumulator is None else accumulator
+        return list({codes[e]: e for e in accumulator + value}.values())
 
-    def retract(held: _Held, value: _Held) -> _Held:
-        if held is None or not value:
-            return held
-        gone = {codes[e] for e in value}
-        return [e for e in held if codes[e] not in gone]
+    def retract(accumulator: _Held, value: _Held) -> _Held:
+        if accumulator is None or not value:
+            return accumulator
+        retracted = {codes[e] for e in value}
+        return [e for e in accumulator if codes[e] not in retracted]
 
-    return add, lambda held, value: add(value, held), retract
+    return add, lambda accumulator, value: add(value, accumulator), retract
 
 
 def _nested_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, _Step, _Step]:
@@ -303,21 +303,25 @@ def _nested_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, _
     limit = aggregator.count_limit
     codes = element_codes(elements.flat).tolist()
 
-    def add(held: _Held, value: _Held) -> _Held:
+    def add(accumulator: _Held, value: _Held) -> _Held:
         if value is None:
-            return held
+            return accumulator
         value = [e for e in value if usable[e]]
-        if held is None:
+        if accumulator is None:
             return value[:limit]
-        return held if len(held) >= limit else [e for e in held if usable[e]] + value[: limit - len(held)]
+        return (
+            accumulator
+            if len(accumulator) >= limit
+            else [e for e in accumulator if usable[e]] + value[: limit - len(accumulator)]
+        )
 
-    def retract(held: _Held, value: _Held) -> _Held:
-        if held is None or value is None:
-            return held
-        gone = {codes[e] for e in value if usable[e]}
-        return [e for e in held if usable[e] and codes[e] not in gone]
+    def retract(accumulator: _Held, value: _Held) -> _Held:
+        if accumulator is None or value is None:
+            return accumulator
+        retracted = {codes[e] for e in value if usable[e]}
+        return [e for e in accumulator if usable[e] and codes[e] not in retracted]
 
-    return add, lambda held, value: add(value, held), retract
+    return add, lambda accumulator, value: add(value, accumulator), retract
 
 
 def _keyed_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, _Step, _Step]:
@@ -331,32 +335,32 @@ def _keyed_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, _S
             raise _null_key(aggregator)
         return bool(present[element] and (keyed[element] or aggregator.null_keys == "merge"))
 
-    def put(held: dict[int, int], value: Sequence[int], limited: bool) -> None:
+    def put(accumulator: dict[int, int], value: Sequence[int], limited: bool) -> None:
         for element in value:
             code = codes[element]
             if not usable(element):
                 continue
-            if code in held:
-                if ranks is None or ranks[element] >= ranks[held[code]]:
-                    held[code] = element
-            elif not limited or len(held) < limit:
-                held[code] = element
+            if code in accumulator:
+                if ranks is None or ranks[element] >= ranks[accumulator[code]]:
+                    accumulator[code] = element
+            elif not limited or len(accumulator) < limit:
+                accumulator[code] = element
 
-    def add(held: _Held, value: _Held) -> _Held:
+    def add(accumulator: _Held, value: _Held) -> _Held:
         if value is None:
-            return held
+            return accumulator
         merged: dict[int, int] = {}
-        put(merged, held or [], False)
+        put(merged, accumulator or [], False)
         put(merged, value, True)
         return list(merged.values())
 
-    def retract(held: _Held, value: _Held) -> _Held:
-        if held is None or value is None:
-            return held
-        gone = {codes[e] for e in value if usable(e)}
-        return list({codes[e]: e for e in held if usable(e) and codes[e] not in gone}.values())
+    def retract(accumulator: _Held, value: _Held) -> _Held:
+        if accumulator is None or value is None:
+            return accumulator
+        retracted = {codes[e] for e in value if usable(e)}
+        return list({codes[e]: e for e in accumulator if usable(e) and codes[e] not in retracted}.values())
 
-    return add, lambda held, value: add(value, held), retract
+    return add, lambda accumulator, value: add(value, accumulator), retract
 
 
 def _codes_of_members(elements: _Elements, names: Sequence[str]) -> list[int]:

@@ -55,8 +55,8 @@ def _merge_window(
     names = columns if columns is not None else batches[0].schema.names
     if len(batches) == 1 and unique_keys:
         return _unmerged(batches[0], names, keep_deletes)
-    needed = _needed(batches[0].schema, spec, names)
-    whole = {name: pa.concat_arrays([batch.column(name) for batch in batches]) for name in needed}
+    merge_columns = _needed(batches[0].schema, spec, names)
+    whole = {name: pa.concat_arrays([batch.column(name) for batch in batches]) for name in merge_columns}
     order, key = ordered(whole, keys, [batch.num_rows for batch in batches], spec)
     rows = SortedRows(whole, order, group_starts(key, order))
     # Arrow cannot create a batch with rows but without columns, but can drop all columns of one.

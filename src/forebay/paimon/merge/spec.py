@@ -84,7 +84,7 @@ class MergeSpec:
     def required_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """`columns`, followed by the other value columns that merging needs, such as sequence fields.
 
-        Groups whose deletes remove the row are needed even if none of their columns is wanted.
+        Groups whose deletes remove the row are needed even if none of their columns is requested.
         """
         required = dict.fromkeys(columns)
         required.update(dict.fromkeys(self.sequence_fields))
@@ -183,7 +183,7 @@ def _sequence_fields(schema: TableSchema, engine: MergeEngine) -> tuple[str, ...
 def _sequence_groups(schema: TableSchema) -> tuple[SequenceGroupSpec, ...]:
     removing = names(schema.options.get(REMOVE_ON_SEQUENCE_GROUP, ""))
     groups: list[SequenceGroupSpec] = []
-    taken: dict[str, str] = {}
+    group_of: dict[str, str] = {}
     for key, value in schema.options.items():
         if not (key.startswith("fields.") and key.endswith(SEQUENCE_GROUP_SUFFIX)):
             continue
@@ -194,9 +194,9 @@ def _sequence_groups(schema: TableSchema) -> tuple[SequenceGroupSpec, ...]:
                 raise InvalidRequest(f"option '{key}' names the unknown column '{name}'")
             if name in schema.primary_keys:
                 raise InvalidRequest(f"option '{key}' names '{name}': primary-key columns cannot be in sequence groups")
-            if name in taken:
-                raise InvalidRequest(f"column '{name}' is in the sequence groups '{taken[name]}' and '{key}'")
-            taken[name] = key
+            if name in group_of:
+                raise InvalidRequest(f"column '{name}' is in the sequence groups '{group_of[name]}' and '{key}'")
+            group_of[name] = key
         for name in ordering:
             if schema.field_named(name).type.root in NESTED_ROOTS:
                 raise InvalidRequest(f"option '{key}': '{name}' has a nested type and cannot order a sequence group")

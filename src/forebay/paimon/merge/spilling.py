@@ -37,12 +37,12 @@ def few_runs(runs: Sequence[Run], spec: MergeSpec, unique_keys: bool = True) -> 
     try:
         with _folder() as folder:
             number = itertools.count()
-            left = list(runs)
-            while len(left) > spec.runs_max:
-                parts = [left[i : i + spec.runs_max] for i in range(0, len(left), spec.runs_max)]
-                left = [_spilled(part, spec, f"{folder}/{next(number)}.arrow", unique_keys) for part in parts]
+            remaining = list(runs)
+            while len(remaining) > spec.runs_max:
+                parts = [remaining[i : i + spec.runs_max] for i in range(0, len(remaining), spec.runs_max)]
+                remaining = [_spilled(part, spec, f"{folder}/{next(number)}.arrow", unique_keys) for part in parts]
                 unique_keys = False
-            yield left, False
+            yield remaining, False
     finally:
         close_sources(runs)
 

@@ -128,9 +128,9 @@ class ChangePlanner(SnapshotPlanner):
         """The files added by the manifests of several snapshots, as splits that keep their order."""
         manifests = [m for s in snapshots for m in manifests_of(s) if self._manifest_may_match(m, scan_filter)]
         entries = [e for e in merge_entries(self._table.manifests.entries(manifests)) if e.kind is FileKind.ADD]
-        seen = self._visible(entries) if self._only_visible else entries
+        visible = self._visible(entries) if self._only_visible else entries
         splits = []
-        for (partition, bucket), group in self._grouped(seen, scan_filter, bucket_filter).items():
+        for (partition, bucket), group in self._grouped(visible, scan_filter, bucket_filter).items():
             files = [e.file for e in group]
             if self._spec is None:
                 files.sort(key=lambda f: f.min_sequence_number)
@@ -154,10 +154,10 @@ class ChangePlanner(SnapshotPlanner):
                     f"snapshot {snapshot.id - 1} of {self._table.paths.root} has expired, so the rows that overwrite "
                     f"{snapshot.id} removed are no longer known; reread the table"
                 )
-        gone = self._grouped((e for e in entries if e.kind is FileKind.DELETE), scan_filter, bucket_filter)
-        come = self._grouped((e for e in entries if e.kind is FileKind.ADD), scan_filter, bucket_filter)
-        marked = self._marked(before, gone), self._marked(snapshot, come)
-        return self._incremental(snapshot, gone, come, marked, is_streaming=True)
+        removed = self._grouped((e for e in entries if e.kind is FileKind.DELETE), scan_filter, bucket_filter)
+        added = self._grouped((e for e in entries if e.kind is FileKind.ADD), scan_filter, bucket_filter)
+        marked = self._marked(before, removed), self._marked(snapshot, added)
+        return self._incremental(snapshot, removed, added, marked, is_streaming=True)
 
     def difference(
         self, start: Snapshot, end: Snapshot, scan_filter: ScanFilter, bucket_filter: BucketFilter | None = None

@@ -43,7 +43,7 @@ def without_deletes(batch: pa.RecordBatch, kinds: pa.Array) -> pa.RecordBatch:
 
 
 class ChangeReader:
-    """Reads splits of changes as batches of the wanted columns and `_row_kind`. Thread-safe."""
+    """Reads splits of changes as batches of the requested columns and `_row_kind`. Thread-safe."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class ChangeReader:
             yield self._cut(batch, kinds)
 
     def _cut(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> Changes:
-        """The wanted columns of the matching rows of a batch with all columns."""
+        """The requested columns of the matching rows of a batch with all columns."""
         if self._filter.rows is not None:
             batch = filter_rows(batch.append_column(VALUE_KIND, pa.array(kinds)), self._filter.rows)
             kinds = batch.column(VALUE_KIND).to_numpy()
@@ -155,11 +155,11 @@ class _StateReader(SplitReader):
                 matches = batch if self._rows is None else filter_rows(batch, self._rows)
                 yield self._divided(matches, out)
 
-    def _divided(self, batch: pa.RecordBatch, held: Sequence[DataField]) -> Changes:
-        """The wanted columns of a batch, and its row kinds."""
+    def _divided(self, batch: pa.RecordBatch, fields: Sequence[DataField]) -> Changes:
+        """The requested columns of a batch, and its row kinds."""
         index = batch.schema.get_field_index(VALUE_KIND)
         kinds = np.zeros(batch.num_rows, np.int8) if index < 0 else batch.column(index).to_numpy(zero_copy_only=False)
-        return cut_batch(batch, {f.name: f for f in held}, self.fields), kinds
+        return cut_batch(batch, {f.name: f for f in fields}, self.fields), kinds
 
 
 def _kinded(changes: Iterator[Changes]) -> Iterator[pa.RecordBatch]:

@@ -70,14 +70,14 @@ class CommitScan(StreamScan):
         return change_splits
 
     def _first_id(self) -> int | None:
-        """The first snapshot of the range, there or to come; None in a table that has none yet."""
+        """The first snapshot of the range, which may not exist yet; None in a table without snapshots."""
         earliest = self._startup.earliest_readable()
         if earliest is None:
             return None
         first = (
             (self._startup.last_before(self._from) or 0) + 1 if self._is_time else max(FIRST_SNAPSHOT_ID, self._from)
         )
-        # Of the earliest snapshot nothing says whether others of a time range were in front of it.
+        # Snapshots of a time range before the earliest one may have expired.
         if first < earliest or (self._is_time and first == earliest > FIRST_SNAPSHOT_ID):
             raise InvalidRequest(
                 f"changes of this range may have expired: the earliest snapshot of {self._table.paths.root} is "

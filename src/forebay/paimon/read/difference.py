@@ -42,11 +42,11 @@ class _Cursor:
         """The rows up to `stop`; loads the next batch when the current one is used up."""
         if self.batch is None or self.key is None or stop == self.start:
             return None
-        taken = self.batch.slice(self.start, stop - self.start), self.key.slice(self.start, stop)
+        rows = self.batch.slice(self.start, stop - self.start), self.key.slice(self.start, stop)
         self.start = stop
         if stop == self.batch.num_rows:
             self.load()
-        return taken
+        return rows
 
 
 def keyed_difference(
@@ -65,7 +65,7 @@ def keyed_difference(
 
 
 def _window(old: _Cursor, new: _Cursor) -> tuple[int, int]:
-    """How far both cursors advance in the next step: up to the smaller of their last loaded keys."""
+    """The end of the next step of both cursors: the smaller of their last loaded keys."""
     if old.key is None or new.key is None:
         return (len(old.key) if old.key is not None else 0, len(new.key) if new.key is not None else 0)
     bound = old.key if old.key.compare(len(old.key) - 1, new.key, len(new.key) - 1) <= 0 else new.key
@@ -123,7 +123,7 @@ def multiset_difference(before: pa.RecordBatch, after: pa.RecordBatch, rows: Row
     new = np.add.reduceat(is_new, starts[:-1])
     surplus = new - (sizes - new)
     group = np.repeat(np.arange(len(sizes)), sizes)
-    # The rank of a row among the old, or the new, rows of its group: the last ones of the larger side stay.
+    # The rank of a row among the old or new rows of its group: surplus rows of the larger side are changes.
     running = np.cumsum(is_new)
     rank_new = running - np.repeat(running[starts[:-1]] - is_new[starts[:-1]], sizes)
     rank_old = np.arange(len(order)) - starts[:-1][group] + 1 - rank_new

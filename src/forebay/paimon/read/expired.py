@@ -27,9 +27,9 @@ def expiry_errors(snapshots: SnapshotManager, snapshot_id: int | None) -> Iterat
         earliest, latest = snapshots.earliest_id(), snapshots.latest_id()
         if latest is None or (snapshot_id is not None and snapshot_id >= latest):
             raise
-        which = "a snapshot" if snapshot_id is None else f"snapshot {snapshot_id}"
+        subject = "a snapshot" if snapshot_id is None else f"snapshot {snapshot_id}"
         raise NotFound(
-            f"{which} of {snapshots.paths.root} has expired while it was read (there are {earliest} to {latest}; "
+            f"{subject} of {snapshots.paths.root} has expired while it was read (there are {earliest} to {latest}; "
             f"{e.message}); read a later one, or keep what is read by a tag, a consumer or 'snapshot.time-retained'"
         ) from e
 

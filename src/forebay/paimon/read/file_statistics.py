@@ -122,16 +122,16 @@ class FileStatistics:
     def _ranges(
         self, schema: TableSchema, fields: Sequence[DataField], statistics: _Statistics
     ) -> dict[str, _Range | None]:
-        """The ranges of the wanted columns; None where no file has statistics."""
-        held = {f.id: f for f in schema.fields}
+        """The ranges of the requested columns; None where no file has statistics."""
+        by_id = {f.id: f for f in schema.fields}
         position_of = {f.id: i for i, f in enumerate(fields)}
         bounds: tuple[pa.RecordBatch, pa.RecordBatch, Hits] | None = None
         ranges: dict[str, _Range | None] = {}
         for column in self._columns:
-            if column.column_id is not None and column.column_id not in held:
+            if column.column_id is not None and column.column_id not in by_id:
                 ranges[column.name] = _Range(None, None, statistics.row_counts)  # added later: all values are null
                 continue
-            own = field_for(column, held)
+            own = field_for(column, by_id)
             at = None if own is None else position_of.get(own.id)
             if at is None:
                 ranges[column.name] = None

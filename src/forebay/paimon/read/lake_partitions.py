@@ -151,9 +151,9 @@ def selected(
 
 
 def _named(table: TableContext, snapshot: Snapshot | None, names: Iterable[str]) -> Callable[[bytes], bool]:
-    there = {partition.name for partition in partitions_of(table, snapshot)}
+    existing = {partition.name for partition in partitions_of(table, snapshot)}
     for name in sorted(names):
-        if name not in there:
+        if name not in existing:
             raise NotFound(f"{table.paths.root} has no partition '{name}'")
     spec_of, requested = _specs(table.schema), frozenset(names)
     return lambda partition: "$".join(spec_of(partition).values()) in requested

@@ -29,8 +29,8 @@ _footers: dict[str, bool] = {}
 def plain_files(table: TableContext, split: DataSplit, fields: Sequence[DataField]) -> tuple[str, ...] | None:
     """The paths of Parquet files that hold the rows of `split`; None if only `SplitReader` can read them.
 
-    `fields` are the wanted columns of the table's schema. A file may lack a column that was added later; its values are
-    null. The files also contain rows that a filter excludes. The footers of some files are read, once per process.
+    `fields` are the requested columns of the table's schema. A file may lack a column that was added later; its values
+    are null. The files also contain rows that a filter excludes. The footers of some files are read, once per process.
     """
     keyed = table.schema.has_primary_key
     if split.is_streaming or split.before_files or any(split.deletion_files or ()):
@@ -67,36 +67,36 @@ def _is_read_alike(t: DataType) -> bool:
     return is_plain(t)
 
 
-def _widens(held: DataType, target: DataType) -> bool:
-    """Whether readers of Parquet give values of a narrower type as those of the wanted one."""
-    if held.root in _WHOLE and target.root in _WHOLE:
-        return _WHOLE.index(held.root) <= _WHOLE.index(target.root)
-    if held.root is TypeRoot.FLOAT and target.root is TypeRoot.DOUBLE:
+def _widens(file_type: DataType, target: DataType) -> bool:
+    """Whether readers of Parquet give values of a narrower type as those of the requested one."""
+    if file_type.root in _WHOLE and target.root in _WHOLE:
+        return _WHOLE.index(file_type.root) <= _WHOLE.index(target.root)
+    if file_type.root is TypeRoot.FLOAT and target.root is TypeRoot.DOUBLE:
         return True
-    return held.as_nullable() == target.as_nullable()
+    return file_type.as_nullable() == target.as_nullable()
 
 
-def _reads_alike(written: TableSchema, fields: Sequence[DataField]) -> bool:
-    """Whether a file of schema `written` has `fields` under the same names, in types that widen to them, or lacks
+def _reads_alike(schema: TableSchema, fields: Sequence[DataField]) -> bool:
+    """Whether a file of `schema` has `fields` under the same names, in types that widen to them, or lacks
     them."""
-    by_id = {f.id: f for f in written.fields}
-    names = {f.name.lower() for f in written.fields}
+    by_id = {f.id: f for f in schema.fields}
+    names = {f.name.lower() for f in schema.fields}
     for target in fields:
-        held = by_id.get(target.id)
-        if held is None:
+        source = by_id.get(target.id)
+        if source is None:
             if target.name.lower() in names:
                 return False
-        elif held.name != target.name or not _widens(held.type, target.type):
+        elif source.name != target.name or not _widens(source.type, target.type):
             return False
     return True
 
 
-def _names_are_clear(written: TableSchema, fields: Sequence[DataField]) -> bool:
+def _names_are_clear(schema: TableSchema, fields: Sequence[DataField]) -> bool:
     """Whether names are unique ignoring case, and no timestamp is written differently because of another."""
-    names = [f.name.lower() for f in written.fields]
+    names = [f.name.lower() for f in schema.fields]
     if len(set(names)) != len(names):
         return False
-    mixed = any(has_nanoseconds(t) for f in written.fields for t in walk(f.type))
+    mixed = any(has_nanoseconds(t) for f in schema.fields for t in walk(f.type))
     return not (mixed and any(is_timestamp(t) for f in fields for t in walk(f.type)))
 
 

@@ -25,8 +25,8 @@ def project(schema: TableSchema, columns: Sequence[str] | None) -> tuple[DataFie
         return schema.fields
     paths: dict[str, list[tuple[str, ...]]] = {}
     for name in name_list(columns, "columns"):
-        whole = name in schema.names
-        head, *rest = [name] if whole else name.split(".")
+        is_column = name in schema.names
+        head, *rest = [name] if is_column else name.split(".")
         if head in paths and (not rest or () in paths[head]):
             raise InvalidRequest(f"column '{head}' is asked for twice")
         paths.setdefault(head, []).append(tuple(rest))
@@ -50,10 +50,10 @@ def _cut(t: DataType, parts: Sequence[tuple[str, ...]], where: str) -> DataType:
         if name not in fields:
             hint = did_you_mean(name, fields)
             raise InvalidRequest(f"'{where}' has no field '{name}'; its fields are {', '.join(fields)}{hint}")
-    cut = [
+    projected = [
         replace(f, data_type=_cut(f.data_type, paths[f.name], f"{where}.{f.name}")) for f in t.fields if f.name in paths
     ]
-    return replace(t, fields=tuple(cut))
+    return replace(t, fields=tuple(projected))
 
 
 def read_schema(fields: Sequence[DataField]) -> pa.Schema:
@@ -61,9 +61,9 @@ def read_schema(fields: Sequence[DataField]) -> pa.Schema:
     return pa.schema([arrow_field(f) for f in fields])
 
 
-def cut_batch(batch: pa.RecordBatch, held: dict[str, DataField], fields: Sequence[DataField]) -> pa.RecordBatch:
-    """The columns `fields` of a batch whose columns have the types in `held`."""
-    columns = [evolve(batch.column(f.name), held[f.name].type, f.type) for f in fields]
+def cut_batch(batch: pa.RecordBatch, file_fields: dict[str, DataField], fields: Sequence[DataField]) -> pa.RecordBatch:
+    """The columns `fields` of a batch whose columns have the types of `file_fields`."""
+    columns = [evolve(batch.column(f.name), file_fields[f.name].type, f.type) for f in fields]
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None]))
     return pa.RecordBatch.from_arrays(columns, schema=read_schema(fields))

@@ -120,6 +120,10 @@ class LakeScan(Scan):
         return LakeScan(self._table, self._name, request, self._as_of, self._fixed)
 
     def pinned(self) -> Scan:
+        """The scan, fixed to the snapshot that is current now; later commits do not change it.
+
+        A scan of changes or with a limit is fixed by reading its rows into memory.
+        """
         if self._fixed is not None:
             return self
         if self._request.limit is not None or self._reads_changes(self._table):
@@ -136,8 +140,8 @@ class LakeScan(Scan):
             return fixed.context, lambda: fixed.snapshot
         if self._as_of is not None:
             snapshot = snapshot_as_of(table, self._as_of)
-            then = table.schemas.schema(snapshot.schema_id)
-            return table.with_schema(then.with_options(table.schema.options)), lambda: snapshot
+            schema_then = table.schemas.schema(snapshot.schema_id)
+            return table.with_schema(schema_then.with_options(table.schema.options)), lambda: snapshot
         if not chooses_snapshot(table.options):
             return table, table.snapshots.latest
         table = travelled(table)

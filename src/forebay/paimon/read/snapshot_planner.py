@@ -184,14 +184,14 @@ class SnapshotPlanner:
     def _limited(self, splits: list[DataSplit], scan_filter: ScanFilter, limit: int | None) -> list[DataSplit]:
         if limit is None or scan_filter.rows is not None or not all(s.raw_convertible for s in splits):
             return splits
-        taken: list[DataSplit] = []
+        selected: list[DataSplit] = []
         rows = 0
         for split in splits:
             if rows >= limit:
                 break
-            taken.append(split)
+            selected.append(split)
             rows += _sure_rows(self._table.schema, split)
-        return taken
+        return selected
 
     def _deletions(
         self, snapshot: Snapshot, buckets: dict[BucketKey, list[ManifestEntry]]

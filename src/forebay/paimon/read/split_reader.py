@@ -52,7 +52,7 @@ _FOLDING = (MergeEngine.PARTIAL_UPDATE, MergeEngine.AGGREGATION)
 
 
 class SplitReader:
-    """Reads splits of a table as batches of the wanted columns. Stateless between splits; thread-safe."""
+    """Reads splits of a table as batches of the requested columns. Stateless between splits; thread-safe."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class SplitReader:
 
     def _with_filter_columns(self, fields: Sequence[DataField]) -> tuple[DataField, ...]:
         """`fields`, complete where the filter reads nested parts, and the other columns that the filter reads."""
-        needed = columns_of(self._rows) if self._rows is not None else set()
+        filter_columns = columns_of(self._rows) if self._rows is not None else set()
         schema = self._table.schema
-        by_name = {f.name: schema.field_named(f.name) if f.name in needed else f for f in fields}
+        by_name = {f.name: schema.field_named(f.name) if f.name in filter_columns else f for f in fields}
         for name in schema.names:
-            if name in needed:
+            if name in filter_columns:
                 by_name.setdefault(name, schema.field_named(name))
         return tuple(by_name.values())
 
@@ -171,10 +171,10 @@ class SplitReader:
     def _merged(self, split: DataSplit, names: Sequence[str], *, keep_deletes: bool) -> Iterator[pa.RecordBatch]:
         """The columns `names` of the merged rows, by ascending key, before filtering."""
         assert self._spec is not None
-        held = self._merge_fields()
+        layout = self._merge_fields()
         for section in self.sections(split.files):
             part = self._spec.part_bytes(len(section))
-            runs: Sequence[Iterable[pa.RecordBatch]] = [self._run(split, run, held, part) for run in section]
+            runs: Sequence[Iterable[pa.RecordBatch]] = [self._run(split, run, layout, part) for run in section]
             if len(runs) > 1 and self._newest_decides:
                 runs = self._newest(section, runs)
             elif 1 < len(runs) <= SOURCES_MAX and self._table.io.is_remote:
@@ -232,11 +232,19 @@ class SplitReader:
         return (*schema.key_fields, SEQUENCE_FIELD, KIND_FIELD, *values), out_fields
 
     def _run(
-        self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...], part_bytes: int
+        self,
+        split: DataSplit,
+        files: Sequence[DataFileMeta],
+        layout: tuple[tuple[DataField, ...], ...],
+        part_bytes: int,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a run, in batches of about `part_bytes`."""
         reader = DataFileReader(
-            self._table.io, self._table.schemas.schema, held[0], keep=self._filter.key, schema_id=self._table.schema.id
+            self._table.io,
+            self._table.schemas.schema,
+            layout[0],
+            keep=self._filter.key,
+            schema_id=self._table.schema.id,
         )
         deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
         for file in files:
@@ -250,16 +258,16 @@ class SplitReader:
         return sections_of(files, row_layout(schema.fields_named(schema.trimmed_primary_keys)))
 
     def _finished(
-        self, batch: pa.RecordBatch, held: Sequence[DataField], rows: BoundPredicate | None
+        self, batch: pa.RecordBatch, fields: Sequence[DataField], rows: BoundPredicate | None
     ) -> Iterator[pa.RecordBatch]:
-        """The wanted columns of the rows that match `rows`."""
+        """The requested columns of the rows that match `rows`."""
         matches = batch if rows is None else _filtered(batch, rows)
         if matches.num_rows == 0:
             return
-        if tuple(held) == self.fields and matches.schema.equals(self.schema):
+        if tuple(fields) == self.fields and matches.schema.equals(self.schema):
             yield matches
         else:
-            yield cut_batch(matches, {f.name: f for f in held}, self.fields)
+            yield cut_batch(matches, {f.name: f for f in fields}, self.fields)
 
     def _deleted(self, deletion: DeletionFile | None) -> Positions | None:
         if deletion is None:

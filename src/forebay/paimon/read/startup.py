@@ -78,16 +78,16 @@ class Startup:
         """Raise `InvalidRequest` for options of another scan mode, and for two that contradict each other."""
         own = _STARTS.get(self.mode, ())
         every = dict.fromkeys(option for options in _STARTS.values() for option in options)
-        named = [option for option in every if self._options.mapping.get(option) is not None]
-        strange = [option for option in named if option not in own]
+        present = [option for option in every if self._options.mapping.get(option) is not None]
+        strange = [option for option in present if option not in own]
         if strange:
             raise InvalidRequest(
                 f"option '{strange[0]}' contradicts scan.mode {self.mode}"
                 + (f", which takes {' or '.join(own)}" if own else ", which takes no such option")
                 + "; leave one of the two out"
             )
-        if len(named) > 1:
-            raise InvalidRequest(f"options {' and '.join(named)} each say where to begin; leave out all but one")
+        if len(present) > 1:
+            raise InvalidRequest(f"options {' and '.join(present)} each say where to begin; leave out all but one")
 
     # -- what both kinds of read share --------------------------------------------------------------------------------
 

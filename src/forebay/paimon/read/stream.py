@@ -203,9 +203,9 @@ class StreamScan:
         return self._changes.changelog(snapshot, self._filter, self._buckets)
 
     def _hand_out(self, pending: _Pending, max_rows: int | None, accept: Accept | None) -> StreamPlan:
-        left = pending.splits[self._split :]
+        remaining = pending.splits[self._split :]
         count, rows = 0, 0
-        for place, split in enumerate(left, self._split):
+        for place, split in enumerate(remaining, self._split):
             if count and max_rows is not None and rows + split.row_count > max_rows:
                 break
             if accept is not None and not accept(place, split):
@@ -218,9 +218,9 @@ class StreamScan:
         plan = StreamPlan(
             pending.snapshot.id,
             pending.snapshot.schema_id,
-            tuple(left[:count]),
+            tuple(remaining[:count]),
             self._full_id is not None,
-            count == len(left),
+            count == len(remaining),
             self.watermark,
             before,
         )
@@ -228,12 +228,12 @@ class StreamScan:
             self._advance(pending.snapshot)
         return plan
 
-    def _advance(self, done: Snapshot) -> None:
-        if self._full_id is not None and self._is_beyond_bound(done):
+    def _advance(self, snapshot: Snapshot) -> None:
+        if self._full_id is not None and self._is_beyond_bound(snapshot):
             self.finished = True
-        self._full_id, self._next_id, self._passed = None, done.id + 1, done.delta_manifest_list
+        self._full_id, self._next_id, self._passed = None, snapshot.id + 1, snapshot.delta_manifest_list
         self._split, self._digest, self._pending = 0, None, None
-        self.watermark = done.watermark
+        self.watermark = snapshot.watermark
 
     def _full_planner(self) -> ChangePlanner:
         """The planner of the full phase, which leaves out rows that changelogs will return later.

@@ -164,10 +164,10 @@ class LakeChanges(ArrowStream):
             if self._end is not None and self._end.is_reached:
                 self._is_caught_up = True
                 break
-            left = deadline - self._clock.monotonic()
-            if left <= 0 or self._stream.finished:
+            remaining_s = deadline - self._clock.monotonic()
+            if remaining_s <= 0 or self._stream.finished:
                 break
-            self._clock.sleep(min(left, self._interval))
+            self._clock.sleep(min(remaining_s, self._interval))
         return None
 
     def _in_words(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -187,11 +187,11 @@ class LakeChanges(ArrowStream):
     def __next__(self) -> pa.RecordBatch:
         began = self._clock.monotonic()
         while not self.finished:
-            left = None if self._timeout is None else began + self._timeout - self._clock.monotonic()
-            batch = self.poll(self._interval if left is None else max(0.0, min(left, self._interval)))
+            remaining_s = None if self._timeout is None else began + self._timeout - self._clock.monotonic()
+            batch = self.poll(self._interval if remaining_s is None else max(0.0, min(remaining_s, self._interval)))
             if batch is not None:
                 return batch
-            if left is not None and left <= 0:
+            if remaining_s is not None and remaining_s <= 0:
                 break
         raise StopIteration
 

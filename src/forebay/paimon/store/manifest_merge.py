@@ -109,6 +109,6 @@ class _Merger:
         return any(e.identity in identities for e in self._store.read(manifest.file_name))
 
     def _write(self, entries: list[ManifestEntry]) -> list[ManifestFileMeta]:
-        written = self._store.write(entries)
-        self.written.extend(written)
-        return written
+        manifests = self._store.write(entries)
+        self.written.extend(manifests)
+        return manifests

@@ -200,7 +200,7 @@ class ManifestStore:
 
         If a write fails, the manifests written before are deleted.
         """
-        written: list[ManifestFileMeta] = []
+        manifests: list[ManifestFileMeta] = []
         try:
             start, step = 0, min(len(entries), _PROBE_ENTRIES)
             probing = True
@@ -213,13 +213,13 @@ class ManifestStore:
                     probing, step = False, fitting
                     continue
                 name = self.paths.new_manifest_name()
-                written.append(describe_manifest(name, len(data), chunk, self.partitions, self.schema.id))
+                manifests.append(describe_manifest(name, len(data), chunk, self.partitions, self.schema.id))
                 self._io.write(self.paths.manifest(name), data)
                 start += len(chunk)
         except BaseException:
-            self.delete(m.file_name for m in written)
+            self.delete(m.file_name for m in manifests)
             raise
-        return written
+        return manifests
 
     def write_list(self, manifests: Sequence[ManifestFileMeta]) -> tuple[str, int]:
         """Write a manifest list; return its name and size."""
@@ -298,6 +298,6 @@ def merge_entries(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
         elif earlier.kind is not entry.kind:
             del merged[identity]
         else:
-            done = "added" if entry.kind is FileKind.ADD else "deleted"
-            raise Conflict(f"file {entry.file.file_name} of bucket {entry.bucket} is {done} twice")
+            action = "added" if entry.kind is FileKind.ADD else "deleted"
+            raise Conflict(f"file {entry.file.file_name} of bucket {entry.bucket} is {action} twice")
     return list(merged.values())

@@ -124,10 +124,10 @@ class SchemaManager:
         """Raise `Conflict` unless schema `schema_id` is what was read, and if the table has its first rows since."""
         path, before = self._files[schema_id]
         try:
-            there = self._io.read(path)
+            current = self._io.read(path)
         except NotFound:
-            there = None
-        if there != before:
+            current = None
+        if current != before:
             raise Conflict(
                 f"the table whose schema was to be changed is no longer at {self._paths.root}: it was dropped, and "
                 "perhaps recreated; reopen it and repeat the change"

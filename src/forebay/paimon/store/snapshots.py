@@ -97,8 +97,8 @@ class SnapshotManager:
             return self._read(snapshot_id)
         except NotFound as e:
             earliest, latest = self.earliest_id(), self.latest_id()
-            there = "the table has none" if latest is None else f"there are {earliest} to {latest}"
-            raise NotFound(f"snapshot {snapshot_id} of {self.paths.root} does not exist; {there}") from e
+            range_text = "the table has none" if latest is None else f"there are {earliest} to {latest}"
+            raise NotFound(f"snapshot {snapshot_id} of {self.paths.root} does not exist; {range_text}") from e
 
     def find(self, snapshot_id: int) -> Snapshot | None:
         """Snapshot `snapshot_id`, or None if it does not exist."""

@@ -183,8 +183,8 @@ class _Describer:
 
     def _stats(self, e: ManifestEntry, schema: TableSchema) -> dict[str, ColumnStats]:
         """Statistics by the current column names; columns that were added later are all null."""
-        held = unpack_stats(e.file.value_stats, schema.fields, e.file.value_stats_cols)
-        by_id = {field.id: held.get(field.name, ColumnStats()) for field in schema.fields}
+        stats = unpack_stats(e.file.value_stats, schema.fields, e.file.value_stats_cols)
+        by_id = {field.id: stats.get(field.name, ColumnStats()) for field in schema.fields}
         added = ColumnStats(null_count=e.file.row_count)
         return {field.name: by_id.get(field.id, added) for field in self._table.schema.fields}
 

@@ -250,17 +250,17 @@ _TRAVELS = ("scan.timestamp", "scan.timestamp-millis", "scan.watermark", "scan.v
 def scanned_snapshot(table: TableContext) -> Snapshot | None:
     """The snapshot that the table's options choose, or the latest. Raises `NotFound`."""
     o = table.options
-    manager, named = table.snapshots, table.tags
+    manager, tags = table.snapshots, table.tags
     if o.scan_snapshot_id is not None:
         try:
             return manager.snapshot(o.scan_snapshot_id)
         except NotFound:
-            tagged = [s for s in named.tagged_snapshots() if s.id == o.scan_snapshot_id]
+            tagged = [s for s in tags.tagged_snapshots() if s.id == o.scan_snapshot_id]
             if not tagged:
                 raise
             return tagged[0]
     if o.scan_tag_name is not None:
-        return named.tag(o.scan_tag_name).snapshot
+        return tags.tag(o.scan_tag_name).snapshot
     if not o.mapping.keys().isdisjoint(_TRAVELS):
         return snapshot_by_options(table)
     return manager.latest()

@@ -101,11 +101,11 @@ class DynamicBuckets:
                 return result
             room = self._rows_max - state.filled.get(bucket, 0)
             if room > 0:
-                taken = min(room, count - done)
-                result[done : done + taken] = bucket
-                state.filled[bucket] = state.filled.get(bucket, 0) + taken
+                added = min(room, count - done)
+                result[done : done + added] = bucket
+                state.filled[bucket] = state.filled.get(bucket, 0) + added
                 state.changed.add(bucket)
-                done += taken
+                done += added
             bucket += 1
         return result
 
@@ -127,16 +127,16 @@ class DynamicBuckets:
 
     def prepare(self) -> dict[tuple[bytes, int], IndexFileMeta]:
         """Write the index files of the buckets that got new keys since the last call."""
-        written: dict[tuple[bytes, int], IndexFileMeta] = {}
+        files: dict[tuple[bytes, int], IndexFileMeta] = {}
         for partition, state in self._partitions.items():
             for bucket in sorted(state.changed):
                 hashes = state.hashes[state.buckets == bucket]
                 data = hashes.astype(">i4").tobytes()
                 meta = IndexFileMeta(HASH_INDEX, self._table.paths.new_index_file_name(), len(data), len(hashes))
                 self._table.io.write(self._table.paths.index_file(meta, partition, bucket), data)
-                written[partition, bucket] = meta
+                files[partition, bucket] = meta
             state.changed.clear()
-        return written
+        return files
 
     def forget(self) -> None:
         """Drop the assignments because their commit was aborted; they are reread when needed."""

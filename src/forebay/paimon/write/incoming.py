@@ -82,8 +82,8 @@ class Intake:
         columns = []
         for f in self._fields:
             index = batch.schema.get_field_index(f.name)
-            left = replace(f, default=None) if self._leaves_others else f
-            columns.append(batch.column(index) if index >= 0 else missing_column(left, batch.num_rows, deletes))
+            field = replace(f, default=None) if self._leaves_others else f
+            columns.append(batch.column(index) if index >= 0 else missing_column(field, batch.num_rows, deletes))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def kinds_of(self, batch: pa.RecordBatch, default: int) -> npt.NDArray[np.int8]:

@@ -44,10 +44,10 @@ def partial_columns(table: TableContext, spec: MergeSpec | None, columns: Sequen
             )
     for group in spec.sequence_groups:
         together = (*group.sequence_fields, *group.columns)
-        left = [column for column in together if column not in names]
-        if left and len(left) < len(together):
+        absent = [column for column in together if column not in names]
+        if absent and len(absent) < len(together):
             raise InvalidRequest(
-                f"columns={list(names)} lacks '{left[0]}': {', '.join(together)} are one sequence group of table "
+                f"columns={list(names)} lacks '{absent[0]}': {', '.join(together)} are one sequence group of table "
                 f"{name}, and are written together or not at all"
             )
     return names

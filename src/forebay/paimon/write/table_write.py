@@ -161,19 +161,19 @@ class TableWrite:
         kind_codes = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
         names = None if columns is None else partial_columns(self._table, self._spec, columns)
         intake = Intake(self._table.schema, names, leaves_others=names is not None)
-        done = 0
+        rows = 0
         for batch in intake.batches(data, is_whole=is_whole):
             if kind_codes is None:
                 batch_kinds = intake.kinds_of(batch, INSERT)
             else:
-                batch_kinds = kind_codes[done : done + batch.num_rows]
+                batch_kinds = kind_codes[rows : rows + batch.num_rows]
                 if len(batch_kinds) != batch.num_rows:
                     raise InvalidRequest(f"{len(kind_codes)} row kinds were given for more rows")
-            done += batch.num_rows
+            rows += batch.num_rows
             self.write_batch(batch, batch_kinds)
-        if kind_codes is not None and len(kind_codes) != done:
-            raise InvalidRequest(f"{len(kind_codes)} row kinds were given for {done} rows")
-        return done
+        if kind_codes is not None and len(kind_codes) != rows:
+            raise InvalidRequest(f"{len(kind_codes)} row kinds were given for {rows} rows")
+        return rows
 
     def write_changes(self, data: Any) -> int:
         """Write rows by their column `_change_type`, and return their number."""
@@ -186,11 +186,11 @@ class TableWrite:
         """
         if self._spec is None:
             raise InvalidRequest("an append table has no primary key by which rows could be deleted")
-        done = 0
+        rows = 0
         for batch in Intake(self._table.schema).batches(data, deletes=True):
             self.write_batch(batch, np.full(batch.num_rows, DELETE, np.int8))
-            done += batch.num_rows
-        return done
+            rows += batch.num_rows
+        return rows
 
     def write_batch(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
         """Write rows that have exactly the table's Arrow schema.
@@ -245,8 +245,8 @@ class TableWrite:
                 break
             total -= writer.buffered_bytes
             flushes.append(partial(writer.flush, end_file=end_file))
-        for done in _side_by_side(flushes):
-            done.result()
+        for flush in _side_by_side(flushes):
+            flush.result()
 
     # -- writers ------------------------------------------------------------------------------------------------------
 
@@ -276,11 +276,11 @@ class TableWrite:
         """Raise if the partition was written with another bucket count: its keys would be in two buckets."""
         if self._total == UNAWARE:
             return
-        there = self._state().total_buckets(partition)
-        if there is not None and there != self._total:
+        existing = self._state().total_buckets(partition)
+        if existing is not None and existing != self._total:
             where = self._table.paths.partition_directory(partition) or "the table"
             raise InvalidRequest(
-                f"{where} was written with {there} buckets, and the table now has {self._total}: "
+                f"{where} was written with {existing} buckets, and the table now has {self._total}: "
                 "rescale the partition before writing to it, or overwrite it (if it was rescaled since this table was "
                 "opened, reopen the table)"
             )

@@ -129,13 +129,13 @@ class KeyValueWriter:
         """The buffered rows, with their sequence numbers and kinds as the first columns."""
         first, self._next_sequence = self._next_sequence, self._next_sequence + self._pending_rows * self._step
         numbers = pa.array(np.arange(first, self._next_sequence, self._step, dtype=np.int64))
-        taken, done = [], 0
+        batches, offset = [], 0
         for batch, kinds in self._pending:
-            columns = [numbers.slice(done, batch.num_rows), pa.array(kinds, pa.int8()), *batch.columns]
-            taken.append(pa.RecordBatch.from_arrays(columns, schema=self._buffer_schema))
-            done += batch.num_rows
+            columns = [numbers.slice(offset, batch.num_rows), pa.array(kinds, pa.int8()), *batch.columns]
+            batches.append(pa.RecordBatch.from_arrays(columns, schema=self._buffer_schema))
+            offset += batch.num_rows
         self._forget()
-        return taken
+        return batches
 
     def _forget(self) -> None:
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
@@ -158,6 +158,7 @@ class KeyValueWriter:
         return pa.RecordBatch.from_arrays([*keys, *batch.columns], schema=self._schema)
 
     def prepare(self) -> DataIncrement:
+        """Flush the buffer and finish all files, including changelog files. The writer continues with new files."""
         self.flush()
         files = self._files.close()
         changes = self._changelog.close() if self._changelog is not None else []
@@ -167,6 +168,7 @@ class KeyValueWriter:
         return DataIncrement(new_files=tuple(files), changelog_files=tuple(changes))
 
     def abort(self) -> None:
+        """Discard the buffered rows and delete the files, including changelog files, since the last `prepare`."""
         self._forget()
         self._files.abort()
         self._files = self._new_files(self._settings)

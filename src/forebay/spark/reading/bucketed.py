@@ -1,16 +1,16 @@
 """Scans whose tasks read whole buckets and report them (`read.by-bucket`).
 
-Spark then joins tables that have the same buckets of the join's keys without a shuffle (its storage-partitioned joins),
-and groups by bucket keys without one. It compares buckets by the name of the table's function
-(forebay.spark.bucket_functions), and knows functions of one column only. So a scan reports its buckets where
+Spark then joins tables with the same buckets of the join keys without a shuffle (a storage-partitioned join), and
+groups by bucket keys without a shuffle. It compares buckets by the name of the table's bucket function
+(forebay.spark.bucket_functions), and supports functions of one column only. A scan reports its buckets if
 
-- the bucket key is one column, is read, and Spark takes no values for equal that are in different buckets,
-- every split is of one bucket, and all have the table's number of buckets, and
-- every writer puts rows into the buckets that the function says. Fluss's Rust client (and so pyfluss) up to 1.0.0 does
-  not for live tables without a lake, so these report none.
+- the bucket key is one column, this column is read, and values that are equal in Spark are in one bucket,
+- each split belongs to one bucket, and all splits have the table's bucket count, and
+- every writer follows the bucket function. Fluss's Rust client (and so pyfluss) up to 1.0.0 does not for live tables
+  without a lake, so these report no buckets.
 
-Else it is an ordinary scan. Lake tables are read by Spark itself where all files are plain, as in other scans, and live
-tables by Python tasks. Such a scan takes no values of joins.
+Otherwise it is an ordinary scan. Spark reads lake tables itself if all files are plain, as in other scans. Python tasks
+read live tables. A scan by bucket is not filtered by the values of a join.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _READ = CONNECTOR + "read."
 
 
 class ScanByBucket(ScanProxy):
-    """A scan by Python tasks, each of which reads one bucket of one partition."""
+    """A scan by Python tasks. Each task reads one bucket of one partition."""
 
     interfaces: ClassVar[tuple[str, ...]] = (_READ + "SupportsReportPartitioning",)
 
@@ -56,7 +56,7 @@ class ScanByBucket(ScanProxy):
     ) -> None:
         super().__init__(context, source, pushdown, schema)
         by_python = None if bucket_plan.plan.direct is None else f"{switch_of(ReadMode.BUCKETS)} is true"
-        self._made["plan"] = replace(bucket_plan.plan, direct=by_python)
+        self._results["plan"] = replace(bucket_plan.plan, direct=by_python)
         self._bucket_plan = bucket_plan
         self._reported = [key for key in bucket_plan.partition_keys if key.name in pushdown.columns]
 
@@ -64,11 +64,11 @@ class ScanByBucket(ScanProxy):
         return f"{super().description()}, by bucket of {self._bucket_plan.bucketing.columns[0]}"
 
     def filterAttributes(self) -> JavaObject:
-        """No attributes: the rows that a filter leaves must be of the same buckets."""
+        """No attributes: Spark requires that a filtered scan reports the same buckets."""
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", [])
 
     def outputPartitioning(self) -> JavaObject:
-        """The partition keys that are read, and the function of buckets, with the number of tasks."""
+        """The requested partition keys and the bucket function, with the number of tasks."""
         expressions = CONNECTOR + "expressions."
         make = self.jvm.class_(expressions + "Expressions")
         column = column_reference(self.jvm, self._bucket_plan.bucketing.columns[0])
@@ -80,11 +80,11 @@ class ScanByBucket(ScanProxy):
     def _partitions(self, plan: ScanPlan) -> JavaObject:
         opened = self._opened(plan.open_tasks([bucket.splits for bucket in self._bucket_plan.buckets]))
         self._pinned = opened.pinned
-        made = executor_class(self.jvm, _CLASS)()
-        return made.tasks(input_partitions(self.jvm, opened.partitions), self._keys())
+        maker = executor_class(self.jvm, _CLASS)()
+        return maker.tasks(input_partitions(self.jvm, opened.partitions), self._keys())
 
     def _keys(self) -> JavaObject:
-        """The values of each bucket's partition, those that are reported, and its number: an InternalRow[]."""
+        """An InternalRow[] with the reported partition values and the number of each bucket."""
         spark_schema = StructType(
             [*to_spark_schema(self._reported).fields, StructField("bucket", IntegerType(), False)]
         )
@@ -108,7 +108,7 @@ class FileScanByBucket(ScanByBucket):
         ).toBatch()
 
     def columnarSupportMode(self) -> JavaObject:
-        """The reader of each partition decides."""
+        """The mode that lets the reader of each partition decide."""
         return self.jvm.class_(_READ + "Scan$ColumnarSupportMode").PARTITION_DEFINED
 
     def supportedCustomMetrics(self) -> JavaObject:
@@ -119,8 +119,8 @@ class FileScanByBucket(ScanByBucket):
         return self._batch.createReaderFactory()
 
     def _partitions(self, plan: ScanPlan) -> JavaObject:
-        places, made = int_array(self.jvm, self._places), executor_class(self.jvm, _CLASS)()
-        return made.files(self._batch.planInputPartitions(), self._paths, places, self._keys())
+        places, maker = int_array(self.jvm, self._places), executor_class(self.jvm, _CLASS)()
+        return maker.files(self._batch.planInputPartitions(), self._paths, places, self._keys())
 
 
 def bucket_scan(
@@ -131,7 +131,7 @@ def bucket_scan(
     bucket_plan: BucketPlan | None,
     filters: JavaObject,
 ) -> ScanByBucket | None:
-    """The scan of the buckets `bucket_plan`; None where there are none. `filters` are those of Spark's own reader."""
+    """The scan of `bucket_plan`; None if there are no buckets. `filters` are for Spark's own reader."""
     if bucket_plan is None or not runs_on_executors(context.jvm):
         return None
     scan = ScanByBucket(context, source, pushdown, schema, bucket_plan)

@@ -17,7 +17,7 @@ from forebay.paimon.read.plain_files import plain_files
 from forebay.paimon.store.context import TableContext
 from forebay.spark.bucket_functions import TableBucketing, lake_bucketing, live_bucketing
 from forebay.spark.reading.lake_plan import PaimonScan
-from forebay.spark.reading.live_read import LakePart, Split
+from forebay.spark.reading.live_read import BoundUnionSplit, Split
 from forebay.spark.reading.native_files import is_local
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.schemas import columns_of
@@ -26,7 +26,7 @@ from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, L
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of a partition, and its splits. `files` are these as Parquet files; None where they are not plain."""
+    """A bucket of a partition, and its splits. `files` are their Parquet files; None if they are not plain."""
 
     partition: tuple[Any, ...]
     number: int
@@ -36,7 +36,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """A plan, and the buckets that its splits are of. `partition_keys` are the columns of their partitions."""
+    """A plan, and the buckets of its splits. `partition_keys` are the columns of their partitions."""
 
     plan: ScanPlan
     bucketing: TableBucketing
@@ -51,14 +51,14 @@ class BucketPlan:
 
 
 def _usable(bucketing: TableBucketing | None, pushdown: Pushdown) -> TableBucketing | None:
-    """`bucketing` if Spark can compare buckets by it."""
+    """`bucketing` if Spark can compare buckets by it; otherwise None."""
     if bucketing is None or len(bucketing.columns) > 1 or pushdown.limit is not None:
         return None
     return bucketing if bucketing.columns[0] in pushdown.columns and bucketing.keeps_equal_together() else None
 
 
 def lake_buckets(scan: PaimonScan, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
-    """`plan` of a lake table by bucket; None where its splits are not of single buckets that Spark may compare."""
+    """`plan` of a lake table by bucket; None unless each split belongs to one bucket that Spark can compare."""
     schema = scan.table.schema
     bucketing = _usable(lake_bucketing(schema), pushdown)
     splits = [split for task in plan.tasks for split in task]
@@ -95,7 +95,7 @@ def _local_files(table: TableContext, splits: Iterable[DataSplit], names: Sequen
 
 
 def live_buckets(connection: Connection, info: TableInfo, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
-    """`plan` of a live table by bucket, or of a union read; None as above."""
+    """`plan` of a live table, or of a union read, by bucket; None as for `lake_buckets`."""
     bucketing = _usable(live_bucketing(info), pushdown)
     if bucketing is None or bucketing.kind == "fluss":
         return None
@@ -119,13 +119,13 @@ def live_buckets(connection: Connection, info: TableInfo, plan: ScanPlan, pushdo
 def _bucket_of(
     split: Split, names: Mapping[int | None, tuple[str, ...]], total: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """The partition and bucket of a split; None if it is not of one, or is one of another number of buckets."""
+    """The partition and bucket of a split; None if it has several, or was written with another bucket count."""
     partition: tuple[str, ...] | None
     lakes: Sequence[LakeSplit] = ()
     match split:
-        case LakePart(split=LakeSnapshotSplit(lake)):
+        case BoundUnionSplit(split=LakeSnapshotSplit(lake)):
             partition, number, lakes = lake.partition(), lake.bucket(), (lake,)
-        case LakePart(split=LakeSnapshotAndLogSplit(bucket, lakes)):
+        case BoundUnionSplit(split=LakeSnapshotAndLogSplit(bucket, lakes)):
             partition, number = names.get(bucket.partition_id), bucket.bucket
         case LogSplit(bucket) | KvSnapshotSplit(bucket):
             partition, number = names.get(bucket.partition_id), bucket.bucket

@@ -1,11 +1,11 @@
 """Logs and buckets that Spark's executors read from the servers themselves, without a Python worker.
 
-The driver writes down all that needs knowledge: addresses, how to begin a connection, the requests but for their
-offsets and positions, the order of the columns. Java (`ForebayDirectReader`) sends these requests and puts columns over
-the batches that come. It reads what is plain: log tables, and buckets of primary-key tables as a table snapshot pins
-them, whose values Spark holds as they are on the wire, or as another multiple of time. All else is left to Python
-workers: here, for the reason that EXPLAIN shows; there, where something is not as expected, with the place from which
-on a worker reads (`SplitsPartition.resumed`).
+The driver prepares everything that depends on the protocol: addresses, the handshake, the requests without their
+offsets and positions, and the order of the columns. Java (`ForebayDirectReader`) sends these requests and wraps the
+batches of the responses in Spark columns. It reads log tables, and buckets of primary-key tables that a table snapshot
+pins, if Spark has the same value layout as the wire, or differs only in the unit of time. Python workers read all other
+scans. The driver decides this when it plans, and EXPLAIN shows the reason. If Java finds unexpected data, it reports
+the position from which a worker continues (`SplitsPartition.resumed`).
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
 from forebay.protocol.sasl import PlainClient
-from forebay.spark.reading.live_read import ReadFunction
+from forebay.spark.reading.live_read import LiveRead
 from forebay.spark.reading.plan import SplitsPartition
 from forebay.unionread.splits import KvSnapshotSplit, LogSplit
 
 _CHECK_CRC = "client.scanner.log.check-crc"
 _CLIENT = -1
 _SET_LATER = 0
-"""Java writes the field again, and the last one counts."""
+"""A placeholder: Java appends the field again, and protobuf uses the last value."""
 
 _ANSWER_BYTES = 4 << 20
-"""Bytes of a bucket's log in one answer. A task has one answer, and the next on its way."""
+"""Maximum bytes of a bucket's log in one response. A task processes one response while the next is in flight."""
 
 _PAGE_BYTES = 2 << 20
 _NARROW_PAGE_FACTOR_MAX = 4
-"""Stored bytes of the rows of one page of a bucket: few enough that its columns stay in the processor's cache, enough
-that the server's work for a request does not count. More where the requested columns are a small part of them:
+"""Stored bytes of the rows in one page of a bucket. A page must fit into the processor's cache, but be large enough
+that the server's fixed cost of a request is small. Pages are larger if few of the columns are requested:
 2 of 8 columns of 4 M rows take 0.28, 0.24 and 0.23 s with 1, 2 and 4 MiB, all columns 0.66, 0.65 and 0.70 s."""
 
 _CONNECT_SECONDS_MAX = 10.0
-"""Then a worker tries, which waits for servers that are down."""
+"""Afterwards a Python worker takes over, which waits for servers that are down."""
 
 _MANY = (1 << 63) - 1
-"""Rows where there is no limit."""
+"""The row limit of a scan without a limit."""
 
 _ANY_SCHEMA = -1
-"""Of batches that the server has projected, which have the columns that were asked for."""
+"""The schema id of batches that the server has projected to the requested columns."""
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -67,7 +67,7 @@ class DirectLogs:
     source: bytes = field(repr=False)
 
     def ranges(self, partitions: Sequence[SplitsPartition]) -> bytes:
-        """The ranges of each task, of none those of one that has to be left to Python."""
+        """The ranges of each task; empty for a task that only Python can read."""
         return b"".join(_text(self._ranges(partition)) for partition in partitions)
 
     def _ranges(self, partition: SplitsPartition) -> bytes:
@@ -100,7 +100,7 @@ class DirectBuckets:
     source: bytes = field(repr=False)
 
     def ranges(self, partitions: Sequence[SplitsPartition]) -> bytes:
-        """The buckets of each task, of none those of one that has to be left to Python."""
+        """The buckets of each task; empty for a task that only Python can read."""
         return b"".join(_text(self._ranges(partition)) for partition in partitions)
 
     def _ranges(self, partition: SplitsPartition) -> bytes:
@@ -131,8 +131,8 @@ class DirectBuckets:
         )
 
 
-def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
-    """How executors read the logs of `read`, or why Python workers have to."""
+def direct_logs(connection: Connection, read: LiveRead) -> DirectLogs | str:
+    """How executors read the logs of `read`, or the reason why Python workers must read them."""
     info = read.info
     if read.include:
         return f"metadata columns ({', '.join(read.include)})"
@@ -168,8 +168,8 @@ def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
     return DirectLogs(connection, info, b"".join(source))
 
 
-def direct_buckets(connection: Connection, read: ReadFunction, buckets: Sequence[TableBucket]) -> DirectBuckets | str:
-    """How executors read `buckets` of a primary-key table, or why Python workers have to."""
+def direct_buckets(connection: Connection, read: LiveRead, buckets: Sequence[TableBucket]) -> DirectBuckets | str:
+    """How executors read `buckets` of a primary-key table, or the reason why Python workers must read them."""
     info, cluster = read.info, connection.cluster
     if read.include:
         return f"metadata columns ({', '.join(read.include)})"
@@ -192,7 +192,7 @@ def direct_buckets(connection: Connection, read: ReadFunction, buckets: Sequence
 
 
 def _address(connection: Connection, info: TableInfo, bucket: TableBucket) -> bytes | None:
-    """The server that has a bucket; None if there is none: the worker waits for one, or says what is wrong."""
+    """The server of a bucket; None if there is none: then a Python worker waits for one, or raises the error."""
     try:
         node = connection.cluster.leader(info.path, bucket)
     except ForebayError:
@@ -200,8 +200,8 @@ def _address(connection: Connection, info: TableInfo, bucket: TableBucket) -> by
     return _text(node.host.encode()) + struct.pack(">i", node.port)
 
 
-def _handshake(read: ReadFunction) -> bytes:
-    """How a connection begins, and how long Java waits."""
+def _handshake(read: LiveRead) -> bytes:
+    """The handshake of a connection, and Java's timeouts."""
     settings = read.settings
     name, version = SOFTWARE
     hellos: list[tuple[ApiKey, Message]] = [
@@ -215,8 +215,8 @@ def _handshake(read: ReadFunction) -> bytes:
     return struct.pack(">iii", *milliseconds, len(hellos)) + b"".join(sent)
 
 
-def _columns(read: ReadFunction, positions: Sequence[int]) -> bytes | str:
-    """Where each of Spark's columns is among those at `positions`, and how it becomes Spark's; or why it does not."""
+def _columns(read: LiveRead, positions: Sequence[int]) -> bytes | str:
+    """The index of each Spark column among those at `positions`, with its conversion; or why there is none."""
     info = read.info
     columns = [info.schema.columns[position] for position in positions]
     places = [positions.index(position) for position in info.schema.indexes(read.columns)]
@@ -231,9 +231,9 @@ def _columns(read: ReadFunction, positions: Sequence[int]) -> bytes | str:
 
 
 def _factor(stored: pa.DataType, requested: pa.DataType) -> int | None:
-    """By what Spark's number is another one than that on the wire: 1 if it is not, below 0 what to divide by.
+    """The factor from the wire's number to Spark's; 1 if they are equal, -n to divide by n.
 
-    None for values that Java cannot read, or not as Spark wants them.
+    None for values that Java cannot convert to Spark's type.
     """
     if _same(stored, requested):
         return 1
@@ -244,7 +244,7 @@ def _factor(stored: pa.DataType, requested: pa.DataType) -> int | None:
 
 
 def _same(stored: pa.DataType, requested: pa.DataType) -> bool:
-    """Whether Arrow has the same bytes for both types. Zones of instants and names of nested fields do not matter."""
+    """Whether Arrow has the same layout for both types, ignoring time zones and names of nested fields."""
     if pa.types.is_timestamp(stored) and pa.types.is_timestamp(requested):
         return bool(stored.unit == requested.unit)
     if stored.id != requested.id:
@@ -260,5 +260,5 @@ def _same(stored: pa.DataType, requested: pa.DataType) -> bool:
 
 
 def _text(data: bytes) -> bytes:
-    """Bytes behind their number."""
+    """`data` with its length as a prefix."""
     return struct.pack(">i", len(data)) + data

@@ -1,8 +1,8 @@
-"""Queries whose filters fix keys (forebay.client.reading.key_filter): rows that the driver looks up, and fewer buckets.
+"""Queries whose filters fix keys (forebay.client.reading.key_filter): the driver looks the rows up.
 
-The driver looks keys up when the query's tasks are made, and sends the rows with a task: so a task that is tried again
-has the same rows. Several buckets are pinned by a table snapshot first, as for a scan. A lookup sees the rows of that
-snapshot if nothing has been appended to the bucket's log since; a bucket that has changed is scanned at the snapshot.
+The driver looks keys up when it creates the query's tasks, and sends the rows with a task, so a repeated task has the
+same rows. Several buckets are pinned by a table snapshot first, as for a scan. A lookup is valid for that snapshot if
+nothing has been appended to the bucket's log since. A bucket that has changed is scanned at the snapshot instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket
 from forebay.spark.filters import matching_partitions
-from forebay.spark.reading.live_read import FoundRows, Split
+from forebay.spark.reading.live_read import InlineRows, Split
 from forebay.spark.reading.plan import Pushdown
 from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit
 
@@ -37,18 +37,18 @@ def selected_buckets(connection: Connection, view: RowView, pushdown: Pushdown) 
         return choose(key_filter, [TableBucket(info.table_id, number) for number in range(info.bucket_count)], ())
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
     existing = connection.table(info).partitions()
-    left = matching_partitions(existing, keys, pushdown.partition_filters)
-    buckets = [TableBucket(info.table_id, n, p.partition_id) for p in left for n in range(info.bucket_count)]
-    plan = choose(key_filter, buckets, left)
+    partitions = matching_partitions(existing, keys, pushdown.partition_filters)
+    buckets = [TableBucket(info.table_id, n, p.partition_id) for p in partitions for n in range(info.bucket_count)]
+    plan = choose(key_filter, buckets, partitions)
     return KeyPlan(plan.buckets, info.bucket_count * len(existing), plan.keys)
 
 
-def with_found_rows(
+def with_inline_rows(
     connection: Connection, view: RowView, tasks: Tasks, pin: Pin
 ) -> tuple[Tasks, TableSnapshot | None]:
-    """`tasks` with the rows of their keys instead of the keys, and the snapshot that other splits of them read.
+    """`tasks` with rows in place of their keys, and the snapshot that their other splits read.
 
-    `pin` opens a snapshot of buckets; it returns None if the cluster cannot.
+    `pin` opens a snapshot of buckets; it returns None if the cluster has no snapshots of several servers.
     """
     info = view.info
     keys = {
@@ -69,14 +69,14 @@ def with_found_rows(
         else:
             offsets = snapshot.log_offsets
     lookup = look_up(connection, view, keys, offsets)
-    rows = FoundRows.of(list(lookup.rows.values()))
-    made: list[tuple[Split, ...]] = []
+    rows = InlineRows.of(list(lookup.rows.values()))
+    resolved: list[tuple[Split, ...]] = []
     for task in tasks:
         if any(isinstance(split, KeyLookupSplit) for split in task):
             others = [split for split in task if not isinstance(split, KeyLookupSplit)]
             task = (rows, *others, *(KvSnapshotSplit(bucket) for bucket in lookup.changed))
-        made.append(task)
+        resolved.append(task)
     if snapshot is not None and not lookup.changed and not scanned:
         snapshot.release()
         snapshot = None
-    return made, snapshot
+    return resolved, snapshot

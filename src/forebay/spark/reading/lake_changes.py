@@ -38,7 +38,7 @@ _INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(_SPARK_TYPES))
 
 @dataclass(frozen=True)
 class LakeChangesScan(PaimonScan):
-    """The changes of a lake table in a range. `is_net`: of each key and snapshot, what all its changes come to."""
+    """The changes of a lake table in a range. `is_net`: the net change of each key in each snapshot."""
 
     range: ChangesRange = field(default_factory=ChangesRange)
     is_net: bool = False
@@ -70,7 +70,7 @@ class LakeChangesScan(PaimonScan):
 
 @dataclass(frozen=True)
 class LakeChangesRead(PaimonRead):
-    """Reads the changes of snapshots; with `net_of`, a key, no more than two of each key and snapshot."""
+    """Reads the changes of snapshots; with `net_of`, a key, at most two changes of each key and snapshot."""
 
     net_of: tuple[str, ...] = ()
 
@@ -101,7 +101,7 @@ class LakeChangesRead(PaimonRead):
 def _net(
     changes: pa.RecordBatch, kinds: npt.NDArray[np.int8], key: tuple[str, ...]
 ) -> tuple[pa.RecordBatch, npt.NDArray[np.int8]]:
-    """The net effect of the `changes` of each key, with kinds: Spark cannot order those of one snapshot."""
+    """The net effect of the `changes` of each key, with kinds: Spark cannot order the changes of one snapshot."""
     keys = sort_key([changes.column(name) for name in key], zeros_equal=True)
     order = sort_rows([keys])
     starts = group_starts(keys, order)[:-1]

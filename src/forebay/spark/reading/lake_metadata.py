@@ -1,4 +1,4 @@
-"""Metadata columns of lake tables in Spark: what the rows of a scan say besides the table's columns.
+"""Metadata columns of lake tables in Spark, which a scan can return besides the table's columns.
 
 | column | rows of | value |
 |---|---|---|
@@ -8,9 +8,9 @@
 | `__paimon_row_index` | append tables | the position of the row in its file, from 0 on |
 | `__forebay_old_<column>` | primary-key tables with `sequence.field` | the same as <column>, one of these fields |
 
-The names of the first four are Paimon's. The file tells Spark which files a statement changes. The last ones come to
-the writer of a MERGE with each row that is to be deleted: a delete only counts if its sequence fields are not less than
-those of the row.
+The names of the first four are Paimon's. By the file path Spark selects the files that a statement changes. The writer
+of a MERGE gets the last ones with each row to delete: a delete takes effect only if its sequence fields are not less
+than those of the row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_SPLITS = (PARTITION, BUCKET, FILE_PATH)
 """Columns that have one value in all rows of a split."""
 
 NOT_READ = (*_OF_SPLITS, ROW_INDEX)
-"""Metadata columns that are no column of the table under another name."""
+"""The metadata columns that are not a copy of a table column."""
 
 OLD_PREFIX = "__forebay_old_"
 

@@ -1,9 +1,9 @@
 """Planning scans of Paimon tables: a snapshot, or what changed between two, as tasks. Needs no JVM.
 
-Partitions, buckets and files are left out by the filter (forebay.paimon.read.snapshot_planner). What is left is dealt
-out to few tasks (forebay.spark.reading.plan): splits are cut to files where these can be read one by one, and the
-pieces of a task put together again. Splits that must be merged stay whole. Where all files of a scan can be read by
-Spark's own Parquet reader, or many rows are in such files, these are named beside the tasks (`NativeFiles`).
+The filter prunes partitions, buckets and files (forebay.paimon.read.snapshot_planner). The remaining splits are
+distributed to few tasks (forebay.spark.reading.plan). A split is cut into its files if these can be read separately,
+and the files of a task are joined again; a split that needs merging stays whole. If Spark's own Parquet reader can read
+all files of a scan, or files with many rows, the plan lists these beside the tasks (`NativeFiles`).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from forebay.spark.workers import short_errors
 READ_OPTIMIZED = "ro"
 
 SYSTEM_TABLES = (AUDIT_LOG, BINLOG, READ_OPTIMIZED, "changelog")
-"""The system tables that show the rows of a table (`t$audit_log`), and so are read by tasks. Paimon has all but
-`changelog`, which is like that of a live table."""
+"""The system tables that return rows of the table (`t$audit_log`), and so are read by tasks. All are Paimon's, except
+`changelog`, which has the columns of a live table's changelog."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Group:
 
 @dataclass(frozen=True)
 class DealtTasks:
-    """Splits as tasks, and as the files that Spark reads directly with the tasks beside these."""
+    """All splits as tasks; also the files that Spark can read directly, and the tasks for the other rows."""
 
     tasks: Sequence[tuple[ChangeSplit, ...]]
     rows: int
@@ -81,7 +81,7 @@ class DealtTasks:
 
 @dataclass(frozen=True)
 class PaimonScan:
-    """A table that is to be scanned, or one of its `SYSTEM_TABLES`, under the schema and options of `table`.
+    """A table to scan, or one of its `SYSTEM_TABLES`, with the schema and options of `table`.
 
     Picklable.
     """
@@ -92,9 +92,9 @@ class PaimonScan:
 
     @classmethod
     def of(cls, table: Table, name: str, system: str | None = None) -> PaimonScan:
-        """The scan of a table as its options say: under time travel, with the columns that it had then.
+        """The scan that the table's options select; under time travel, with the columns of that snapshot.
 
-        Raises `NotFound` for other system tables, and for snapshots that the options name and are not there.
+        Raises `NotFound` for other system tables, and for missing snapshots.
         """
         if system is not None and system not in SYSTEM_TABLES:
             raise NotFound(
@@ -104,7 +104,7 @@ class PaimonScan:
         return cls(context, name, system)
 
     def with_options(self, options: Mapping[str, str]) -> PaimonScan:
-        """The same columns, read as `options` say."""
+        """The same scan under other `options`."""
         if not options:
             return self
         schema = self.table.schema
@@ -120,7 +120,7 @@ class PaimonScan:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The columns that filters may be about. None in a binlog, where columns are lists."""
+        """The columns that filters can use. None in a binlog, where columns are lists."""
         return () if self.form == BINLOG else columns_of(self.table.schema)
 
     @property
@@ -129,7 +129,7 @@ class PaimonScan:
 
     @property
     def schema(self) -> StructType:
-        """The schema that Spark sees, with the kinds of rows in front."""
+        """The schema that Spark sees, with the row kind as the first column."""
         fields = to_spark_schema(columns_of(self.table.schema)).fields
         if self.form == ROWS:
             return StructType(fields)
@@ -192,7 +192,7 @@ class PaimonScan:
     ) -> ScanPlan:
         """The tasks. In mode `FILES` Spark may read files directly, which it does where it `serves` their store.
 
-        Raises `NotFound` for snapshots that are not there.
+        Raises `NotFound` for missing snapshots.
         """
         work = self._work(cores, pushdown, serves if ReadMode.FILES in modes else None)
         # Nothing is pinned: the files of a snapshot stay as long as the snapshot.
@@ -200,7 +200,7 @@ class PaimonScan:
         return ScanPlan(read, work.tasks, work.rows, open_tasks, work.native, work.beside_native)
 
     def _work(self, cores: int, pushdown: Pushdown, serves: Serves | None) -> DealtTasks:
-        """The tasks of the latest snapshot, which are cached, or of what system table and options select."""
+        """The tasks of the latest snapshot, which are cached, or those that the system table and options select."""
         table = self.table
         if self.system is not None or chooses_snapshot(table.options):
             return self._dealt(self._selected_splits(pushdown), cores, pushdown, serves)
@@ -251,9 +251,9 @@ class PaimonScan:
         rows = 0
         for piece in by_file(splits):
             plain = plain_files(self.table, piece, fields) if isinstance(piece, DataSplit) else None
-            named = None if plain is None else spark_paths(plain, serves)
-            if named is not None:
-                files += named
+            paths = None if plain is None else spark_paths(plain, serves)
+            if paths is not None:
+                files += paths
                 rows += piece.row_count
             else:
                 rest.append(piece)
@@ -273,9 +273,9 @@ def deal(splits: Iterable[ChangeSplit], cores: int) -> list[tuple[ChangeSplit, .
 
 
 def in_order(table: TableContext, splits: Iterable[ChangeSplit]) -> list[Group]:
-    """`splits` in groups that keep what order there is: the changes of a bucket, and the rows of an ordered one.
+    """`splits` in groups whose order must be kept: the changes of a bucket, and the rows of an ordered bucket.
 
-    The rows of a primary-key table in full are of different keys, and those of buckets without an order have none.
+    The rows of a snapshot of a primary-key table have different keys, so their order does not matter.
     """
     keyed = table.schema.has_primary_key
     ordered = keyed or (table.options.bucket > 0 and table.options.bucket_append_ordered)
@@ -291,11 +291,11 @@ def deal_groups(groups: Sequence[Group], cores: int) -> list[tuple[ChangeSplit, 
     return [tuple(joined(split for group in task for split in group.splits)) for task in deal_out(groups, cores)]
 
 
-def _tails(held: DataType, requested: object) -> list[str]:
-    """The parts of a row of type `held` that Spark type `requested` has, as ends of paths; [""] if it has all."""
-    if held.root is not TypeRoot.ROW or not isinstance(requested, StructType):
+def _tails(row_type: DataType, requested: object) -> list[str]:
+    """The fields of `row_type` that Spark type `requested` has, as path suffixes; [""] if it has all of them."""
+    if row_type.root is not TypeRoot.ROW or not isinstance(requested, StructType):
         return [""]
-    names = {f.name: f.data_type for f in held.fields}
+    names = {f.name: f.data_type for f in row_type.fields}
     if any("." in name for name in names) or not requested.fields or not names.keys() >= set(requested.names):
         return [""]
     tails = [(f.name, _tails(names[f.name], f.dataType)) for f in requested.fields]

@@ -1,12 +1,12 @@
-"""The function with which Spark's workers read Paimon tables: splits -> record batches with exactly Spark's schema.
+"""Reads of Paimon tables in Spark's workers: from splits to record batches with exactly Spark's schema.
 
-A `PaimonRead` is pickled once for a scan, a `SplitsPartition` for each task. The read carries the table under the
-schema that the scan was planned with, so a column that is added since changes nothing. A task that is run again
-reads the same: a split names its files.
+A `PaimonRead` is pickled once for a scan, a `SplitsPartition` for each task. The read contains the table with the
+schema of the plan, so columns that are added later have no effect. A repeated task reads the same rows, because a split
+names its files.
 
-How rows look is the scan's *form*. ROWS are rows of the table; of splits that hold changes, those that were inserted or
-are what an update left. CHANGES have every change, with `_change_type` as in changelogs of stream tables. AUDIT_LOG
-and BINLOG are Paimon's system tables, with `rowkind`.
+The scan's *form* selects the rows and their columns. ROWS are rows of the table; from splits of changes, inserted rows
+and the new rows of updates. CHANGES are all changes, with `_change_type` as in changelogs of live tables. AUDIT_LOG and
+BINLOG are Paimon's system tables, with `rowkind`.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from forebay.spark.workers import short_errors
 ROWS, CHANGES, AUDIT_LOG, BINLOG = "rows", "changes", "audit_log", "binlog"
 
 KIND_COLUMNS = {ROWS: ROW_KIND, CHANGES: CHANGE_TYPE_COLUMN, AUDIT_LOG: AUDIT_KIND, BINLOG: AUDIT_KIND}
-"""The name of the column of row kinds in each form; ROWS do not show it."""
+"""The name of the row kind column in each form; ROWS do not return it."""
 
 
 @dataclass(frozen=True)
 class PaimonRead(TaskRead):
     """Reads the splits of one scan.
 
-    `columns` are the requested columns of the table, parts of nested rows by their paths (`address.city`); `schema` is
-    what Spark wants to see; `name` is the table's, for errors.
+    `columns` are the requested columns of the table, with parts of nested rows as paths (`address.city`). `schema` is
+    the schema that Spark expects. `name` is the table's name, for errors.
     """
 
     table: TableContext
@@ -124,7 +124,7 @@ class PaimonRead(TaskRead):
 
 
 def without_deletions(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of `changes`, kinds in front, that were inserted or are what an update left, without their kinds."""
+    """The inserted rows and the new rows of updates in `changes`, without the row kind, which is the first column."""
     for batch in changes:
         remaining = without_deletes(batch, batch.column(0))
         if remaining.num_rows == 0:

@@ -37,8 +37,8 @@ _SNAPSHOT_ID = "scan.snapshot-id"
 class LakeScanSource(ScanSource):
     """A lake table, or one of its `lake_plan.SYSTEM_TABLES`, which is `system`.
 
-    The columns are those of the table, or, where its own options name a snapshot, those that it had then. Options of
-    the read choose what is read of these columns, unless it must be a given snapshot.
+    The columns are those of the table, or of the snapshot that the table's own options name. Options of the read select
+    the snapshot or changes, unless a statement requires a certain snapshot.
     """
 
     stream_format = FORMAT_NAME
@@ -53,7 +53,7 @@ class LakeScanSource(ScanSource):
         *,
         snapshot: str | None = None,
     ) -> None:
-        """Raises `InvalidRequest` for wrong options, and `NotFound` for snapshots that are not there."""
+        """Raises `InvalidRequest` for wrong options, and `NotFound` for missing snapshots."""
         session = session_options(context)
         if snapshot is not None:
             options = {_SNAPSHOT_ID: snapshot}

@@ -1,8 +1,8 @@
 """Changes of live tables in other forms than `t$changelog`: `t$binlog`, Spark's CHANGES, streams with deletes.
 
-In the log an update is a pair of records, and ranges of the log (tasks, micro-batches) may be cut between the two. A
-`WholeUpdatesRead` gives the pair to the range that has its first record, which reads one record more; the range behind
-it leaves the second record out. A binlog shows the pair as one row, with what was before and what is after.
+In the log an update is a pair of records, and a range of the log (a task or a micro-batch) may end between the two. In
+a `WholeUpdatesRead` the pair belongs to the range with its first record, which reads one record more; the next range
+omits the second record. A binlog returns the pair as one row, with the old and the new row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from forebay.spark.reading.live_plan import (
     cut_logs,
     log_ranges,
 )
-from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
+from forebay.spark.reading.live_read import BoundUnionSplit, LiveRead, Split
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
@@ -61,8 +61,8 @@ def scan_of(
 ) -> ClusterScan:
     """The scan of a table, of its system table `system`, or of its `changes` in a range.
 
-    `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog,
-    changes, or such a stream, of a table that has none.
+    `deletes` is the handling of deleted keys in a stream of the table. Raises `UnsupportedOperation` if the table
+    supports no binlog, changes or stream with deletes.
     """
     if changes is not None:
         from forebay.client.reading.binlog import require_old_rows
@@ -80,7 +80,7 @@ def scan_of(
 
 @dataclass(frozen=True)
 class BinlogScan(ClusterScan):
-    """A table's changelog that is to be read as `t$binlog`."""
+    """The scan of a table's changelog as `t$binlog`."""
 
     @classmethod
     def of(cls, scan: ClusterScan) -> BinlogScan:
@@ -105,11 +105,11 @@ class BinlogScan(ClusterScan):
 
 
 @dataclass(frozen=True)
-class WholeUpdatesRead(ReadFunction):
-    """Reads splits whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
+class WholeUpdatesRead(LiveRead):
+    """Reads splits of a log with whole updates. `include` is all of `_METADATA`, and there is no filter."""
 
     def _whole_updates(self, connection: Connection, split: LogSplit) -> Iterator[pa.RecordBatch]:
-        """The changes of a range of a log, and of all updates that begin in it both records."""
+        """The changes in a range of a log, with both records of each update that begins in it."""
         last = None
         for batch in self._log_rows(connection, [split]):
             is_cut = last is None and batch.column(0)[0].as_py() == UPDATE_AFTER
@@ -147,8 +147,8 @@ _SPARK_TYPES = text_array(SPARK_CHANGE_TYPES)
 class ChangesScan(ClusterScan):
     """The changes of a table in a range, as Spark's `CHANGES` shows them.
 
-    Versions are log offsets: a range of them is one of a table with a single bucket, or begins with 0. A change has the
-    version of its record; an update that of its first one.
+    Versions are log offsets, so a range of versions needs a table with a single bucket, or begins with 0. The version
+    of a change is the offset of its record; that of an update is the offset of its first record.
     """
 
     range: ChangesRange = field(default_factory=ChangesRange)
@@ -166,11 +166,11 @@ class ChangesScan(ClusterScan):
     def _tasks_of(
         self, connection: Connection, cores: int, pushdown: Pushdown, buckets: Sequence[TableBucket]
     ) -> list[tuple[Split, ...]]:
-        """Raises `InvalidRequest` where the log has lost the beginning of the range."""
+        """Raises `InvalidRequest` if the log no longer has the beginning of the range."""
         return cut_logs(self._bounds(connection, buckets), cores)
 
     def starts(self, connection: Connection, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
-        """The offsets with which a stream begins. Raises `InvalidRequest` for a beginning that is gone or to come."""
+        """The starting offsets of a stream. Raises `InvalidRequest` if they have expired or lie in the future."""
         now = connection.clock.now_ms()
         if self.range.is_of_times and self.range.start > now:
             raise InvalidRequest(
@@ -187,7 +187,7 @@ class ChangesScan(ClusterScan):
         return {bucket: start for bucket, (start, _) in bounds.items()}
 
     def _bounds(self, connection: Connection, buckets: Sequence[TableBucket]) -> dict[TableBucket, tuple[int, int]]:
-        """The offsets between which the range lies now."""
+        """The current start and stop offsets of the range."""
         changes, ranges = self.range, log_ranges(connection, self.info, buckets)
         ends = {bucket: stop for bucket, (_, stop) in ranges.items()}
         starts = dict.fromkeys(buckets, changes.start)
@@ -197,7 +197,7 @@ class ChangesScan(ClusterScan):
             starts = offsets_at(table, buckets, changes.start, ends)
             stops = ends if changes.stop is None else offsets_at(table, buckets, changes.stop, ends)
         for bucket, (earliest, _) in ranges.items():
-            # Of the changes at a log's very beginning nothing says whether others of the range were in front of them.
+            # If the range includes the beginning of the log, earlier changes of the range may have expired.
             is_known = starts[bucket] > earliest or (not changes.is_of_times and starts[bucket] == earliest)
             if earliest and not is_known:
                 raise InvalidRequest(
@@ -231,13 +231,13 @@ class ChangesRead(WholeUpdatesRead):
 
 @dataclass(frozen=True)
 class NewestScan(ClusterScan):
-    """A primary-key table that is to be read as a stream with `scan.delete.behavior` = fail or include."""
+    """The scan of a primary-key table as a stream with `scan.delete.behavior` = fail or include."""
 
     deletes: str = IGNORE
 
     @classmethod
     def of(cls, scan: ClusterScan, deletes: str) -> NewestScan:
-        """Raises `UnsupportedOperation` for what is not a table with a primary key."""
+        """Raises `UnsupportedOperation` unless it is a table with a primary key."""
         info = scan.info
         if scan.is_changelog or not info.has_primary_key:
             what = f"table {info.path} is a log" if not info.has_primary_key else "a changelog has all deletes"
@@ -252,7 +252,7 @@ class NewestScan(ClusterScan):
         return StructType([_KIND, *fields] if self.deletes == INCLUDE else fields)
 
     def read_function(self, pushdown: Pushdown, schema: StructType) -> NewestRead:
-        """Raises `UnsupportedOperation` for a filter by which a change may take a row out of what is read."""
+        """Raises `UnsupportedOperation` for a filter that a change may make a row leave."""
         has_kind = self.deletes == INCLUDE and _KIND.name in pushdown.columns
         columns = tuple(name for name in pushdown.columns if not (has_kind and name == _KIND.name))
         keys = set(self.info.schema.primary_key)
@@ -267,7 +267,7 @@ class NewestScan(ClusterScan):
 
 
 @dataclass(frozen=True)
-class NewestRead(ReadFunction):
+class NewestRead(LiveRead):
     """Reads the splits of such a stream: rows of snapshots are inserts, those of the log the newest changes."""
 
     deletes: str = IGNORE
@@ -275,7 +275,7 @@ class NewestRead(ReadFunction):
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         others = []
         for split in partition.splits:
-            if isinstance(split, LakePart) and isinstance(split.split, LakeSnapshotAndLogSplit):
+            if isinstance(split, BoundUnionSplit) and isinstance(split.split, LakeSnapshotAndLogSplit):
                 yield from self._newest(connection, split.split)
             else:
                 others.append(split)

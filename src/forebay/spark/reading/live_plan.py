@@ -1,14 +1,14 @@
 """Planning a scan: partitions, buckets, offsets and row counts -> tasks. Needs a connection and no JVM.
 
-All that a scan reads is decided here and carried by its input partitions. A table with a lake is planned by
-forebay.unionread, everything else here. Logs are read from the earliest to the latest offset of the moment of planning,
-primary-key tables at the instant of a table snapshot.
+The plan determines all that a scan reads; its input partitions contain it. forebay.unionread plans tables with a lake,
+this module all others. Logs are read from the earliest to the latest offset at planning time, primary-key tables at a
+table snapshot.
 
-The driver opens a snapshot when a query's tasks are made, and every task reads its buckets of that snapshot: tasks that
-are tried again, or run twice (speculation), give the same rows. The snapshot ends with the query's plan: when the JVM
-collects the plan, Python lets go of its scan, which releases the snapshot. Its lease ends it where that does not
-happen, because the driver died for instance. Tasks that come when the snapshot is gone make the same rows from the
-changelog (`ReadFunction`), where it is complete.
+The driver opens a snapshot when it creates a query's tasks, and each task reads its buckets of that snapshot. So tasks
+that are retried, or run twice (speculation), return the same rows. The snapshot lives as long as the query's plan: when
+the JVM collects the plan, Python collects its scan, which releases the snapshot. If that does not happen, for instance
+because the driver died, its lease expires. Tasks that run after the snapshot has ended rebuild the same rows from the
+changelog (`LiveRead`), if the changelog is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
 from forebay.spark.read_modes import DEFAULT_MODES, ReadMode, switch_of
-from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
+from forebay.spark.reading.live_read import BoundUnionSplit, LiveRead, Split
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
@@ -64,23 +64,23 @@ CHANGELOG_FIELDS = (
     StructField("_log_offset", LongType(), False),
     StructField("_commit_timestamp", TimestampType(), True),
 )
-"""Metadata columns of a changelog, in front of the table's. Rows of a snapshot, with which a stream may begin, have no
-time; records of the log always have one."""
+"""Metadata columns of a changelog, before the table's columns. Rows of a snapshot, with which a stream may begin, have
+no timestamp; records of the log always have one."""
 
 METADATA_FIELDS = (
     CHANGELOG_FIELDS[1],
     StructField("_commit_timestamp", TimestampType(), False),
     StructField("__bucket", IntegerType(), False),
 )
-"""The metadata columns of a log table: the place and time of a record. A row of a primary-key table, which may have
-come about by several records, has the last one only."""
+"""The metadata columns of a log table: the offset and timestamp of a record. A primary-key table has only the last one,
+because a row may result from several records."""
 
 LEASE_SECONDS = 1800.0
-"""How long a snapshot waits for a task of its query to read, where the user does not say otherwise."""
+"""The default lease of a snapshot: how long it lives without a read of one of its tasks."""
 
 _INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
 _INCLUDE["__bucket"] = "bucket"
-"""Their names in the client."""
+"""The names of these columns in the client."""
 
 
 def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
@@ -91,7 +91,7 @@ def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
 
 @dataclass(frozen=True)
 class ClusterScan:
-    """A table that is to be scanned, or its changelog, or what is in its lake (`is_lake`).
+    """The scan of a table, its changelog, or its rows in the lake (`is_lake`).
 
     `as_of` is a lake snapshot (a number, or a tag's name) or a time to read the table as of; None: now.
     """
@@ -133,16 +133,16 @@ class ClusterScan:
 
     @property
     def lookup_key(self) -> tuple[str, ...]:
-        """The columns by whose values rows are looked up; () where they are not."""
+        """The columns by whose values rows are looked up; () if the table has no lookups."""
         if self.is_lake or self.options.read_optimized or self.as_of is not None or self.options.window is not None:
             return ()
         return self.info.descriptor.physical_primary_key if self.strategy == SERVER_SCAN else ()
 
-    def read_function(self, pushdown: Pushdown, schema: StructType) -> ReadFunction:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> LiveRead:
         """The function that reads each task; `schema` is Spark's schema of the requested columns."""
         metadata_names = self._metadata_names
         include = [_INCLUDE[name] for name in pushdown.columns if name in metadata_names]
-        return ReadFunction(
+        return LiveRead(
             self.options.settings,
             self.info,
             tuple(name for name in pushdown.columns if name not in metadata_names),
@@ -155,16 +155,16 @@ class ClusterScan:
 
     @property
     def _metadata_names(self) -> frozenset[str]:
-        """The names of columns that are not the table's, but say something of a record."""
+        """The names of the metadata columns."""
         fields = CHANGELOG_FIELDS if self.is_changelog else metadata_fields(self.info)
         return frozenset(field.name for field in fields)
 
     def refuse_metadata(self, columns: Sequence[str]) -> None:
-        """Raise `UnsupportedOperation` for metadata columns of a log table, which its rows in a lake do not have."""
-        named = () if self.info.has_primary_key else [name for name in columns if name in self._metadata_names]
-        if named:
+        """Raise `UnsupportedOperation` for metadata columns of a log table: its rows in a lake do not have them."""
+        metadata = () if self.info.has_primary_key else [name for name in columns if name in self._metadata_names]
+        if metadata:
             raise UnsupportedOperation(
-                f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(named)}: set the "
+                f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(metadata)}: set the "
                 f"read option 'scan.startup.mode' = 'earliest', or read {self.info.path}$changelog, for what is in the "
                 "log"
             )
@@ -172,7 +172,7 @@ class ClusterScan:
     def _stream_tasks(
         self, connection: Connection, cores: int, pushdown: Pushdown, view: RowView, look_up: bool
     ) -> tuple[list[tuple[Split, ...]], str | None]:
-        """The tasks of a table that has nothing in a lake, and the keys or buckets that its filters leave, in words.
+        """The tasks of a table without rows in a lake, and a description of the keys or buckets that filters select.
 
         `view` has the columns and all filters of `pushdown`.
         """
@@ -207,9 +207,9 @@ class ClusterScan:
         return cut_logs(offsets, cores, self.options.records_per_partition)
 
     def _union_plan(self, connection: Connection, pushdown: Pushdown, view: RowView, look_up: bool) -> UnionPlan | None:
-        """The plan of a table with a lake, or of a time range; None where the stream alone is read.
+        """The plan of a table with a lake, or of a time range; None if only the stream is read.
 
-        The same holds where nothing is in the lake yet.
+        Also None if the lake has no rows yet.
         """
         info, window = self.info, self.options.window
         if self.as_of is not None:
@@ -232,8 +232,8 @@ class ClusterScan:
     ) -> tuple[Sequence[tuple[Split, ...]], TableSnapshot | None]:
         """Tasks, and the table snapshot that they read; None if they read logs, or if the cluster has no snapshots.
 
-        They are `tasks`, and others for further buckets that `find_buckets` lists and that the snapshot has: those of
-        partitions that were created since the scan was planned.
+        The tasks are `tasks`, and tasks for buckets that `find_buckets` lists and the snapshot contains, but the plan
+        does not: those of partitions that were created since.
         """
         buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if not buckets or self.strategy != SERVER_SCAN:
@@ -246,15 +246,15 @@ class ClusterScan:
     def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         connection = shared_connection(self.options.settings)
-        look_up = not self.options.lease.is_asked_for
+        look_up = not self.options.lease.is_requested
         plan = self.plan(connection, cores, pushdown, schema, look_up=look_up, modes=ReadMode.ROWS)
         tasks = keeping_limit(plan.tasks, pushdown.limit)
         snapshot = None
-        if self.options.lease.is_asked_for:
+        if self.options.lease.is_requested:
             # This process ends before the tasks begin, and is not notified when the last one has ended.
             view = RowView(self.info, (), pushdown.filter)
-            now = None if self.reads_lake else self._bucket_finder(connection, pushdown, view)
-            tasks, opened = self.open_snapshot(connection, tasks, now)
+            find_buckets = None if self.reads_lake else self._bucket_finder(connection, pushdown, view)
+            tasks, opened = self.open_snapshot(connection, tasks, find_buckets)
             tasks = keeping_limit(tasks, pushdown.limit)
             snapshot = None if opened is None else opened.keep()
         return task_partitions(tasks, snapshot)
@@ -273,9 +273,8 @@ class ClusterScan:
         """Return what tasks read and, for a table with a lake, the part that Spark can read directly: local
         files, and those of stores that it `serves`.
 
-        Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads. A query
-        that names the bucket of its rows has each read with its bucket instead. Of `modes`, only those count that the
-        options allow.
+        Keys that the filters fix are looked up (`look_up`) when the plan is opened, or when a task reads. A query that
+        selects the bucket column scans each bucket instead. `modes` are restricted to those that the options allow.
         """
         modes &= self.options.modes
         if self.reads_lake:
@@ -301,26 +300,26 @@ class ClusterScan:
                 beside = lake_tasks(share.rest, *how)
 
         def open_tasks(tasks: Sequence[tuple[Split, ...]], find_buckets: FindBuckets | None = None) -> OpenedScan:
-            """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
+            """Pins the table snapshot that the tasks read, if any. It is released when it is collected."""
             if any(isinstance(split, KeyLookupSplit) for task in tasks for split in task):
-                from forebay.spark.reading.key_lookups import with_found_rows
+                from forebay.spark.reading.key_lookups import with_inline_rows
 
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
-                tasks, snapshot = with_found_rows(connection, view, tasks, pin)
+                tasks, snapshot = with_inline_rows(connection, view, tasks, pin)
             else:
                 tasks, snapshot = self.open_snapshot(connection, tasks, find_buckets)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
         direct = self._direct(connection, read, tasks, modes)
         rows = estimated_rows(tasks, pushdown.limit)
-        now = None if union is not None else self._bucket_finder(connection, pushdown, view)
-        open_current = None if now is None else partial(open_tasks, find_buckets=now)
+        find_current = None if union is not None else self._bucket_finder(connection, pushdown, view)
+        open_current = None if find_current is None else partial(open_tasks, find_buckets=find_current)
         return ScanPlan(read, tasks, rows, open_tasks, native, beside, selection, direct, open_current)
 
     def _bucket_finder(self, connection: Connection, pushdown: Pushdown, view: RowView) -> FindBuckets | None:
-        """A function that lists the buckets that `pushdown` leaves of the table when it is called; None if not needed.
+        """A function that lists the table's current buckets that `pushdown` selects; None if it is not needed.
 
-        Tables without partitions do not need it, and neither do logs, which are read up to the moment of the plan.
+        It is not needed for tables without partitions, nor for logs, which are read up to the time of the plan.
         """
         info = self.info
         if not info.is_partitioned or self.strategy != SERVER_SCAN:
@@ -338,9 +337,9 @@ class ClusterScan:
         return find_buckets
 
     def _direct(
-        self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
+        self, connection: Connection, read: LiveRead, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
     ) -> DirectReading | str | None:
-        """How the JVM reads the logs of a log table, or buckets, itself, or why it does not."""
+        """How the JVM reads the logs of a log table, or buckets, itself; or the reason why it does not."""
         buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if self.is_changelog or (self.info.has_primary_key and not buckets) or read.strategy != SERVER_SCAN:
             return None
@@ -358,11 +357,11 @@ def open_for_query(
     lease: SnapshotLease,
     find_buckets: FindBuckets | None = None,
 ) -> TableSnapshot | None:
-    """A snapshot of these buckets; None where the cluster has no table snapshots, or there is nothing to read.
+    """A snapshot of these buckets; None if the cluster has no table snapshots, or there is nothing to read.
 
-    Also of those that `find_buckets` finds (`forebay.client.reading.table_snapshot.open_snapshot_with`).
+    It includes the buckets that `find_buckets` lists (`forebay.client.reading.table_snapshot.open_snapshot_with`).
 
-    It is released when it is collected, by this process. Raises `LimitExceeded` if the server has its fill of them.
+    It is released when this process collects it. Raises `LimitExceeded` if the server has too many snapshots open.
     """
     cluster = connection.cluster
     duration = round((LEASE_SECONDS if lease.seconds is None else lease.seconds) * 1000)
@@ -382,17 +381,19 @@ def open_for_query(
 
 def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot | None) -> list[SplitsPartition]:
     """The input partition of each task: its splits, and the part of the snapshot that it needs."""
-    made = []
+    partitions = []
     for task in tasks:
         buckets = [split.bucket for split in task if isinstance(split, KvSnapshotSplit)]
-        made.append(SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets)))
-    return made
+        partitions.append(
+            SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets))
+        )
+    return partitions
 
 
 def matching_buckets(
     connection: Connection, info: TableInfo, partition_filters: Sequence[Predicate] = ()
 ) -> list[TableBucket]:
-    """The buckets of the partitions that the filters leave."""
+    """The buckets of the partitions that the filters select."""
     if not info.is_partitioned:
         return [TableBucket(info.table_id, number) for number in range(info.bucket_count)]
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
@@ -418,7 +419,7 @@ def log_ranges(
 def row_counts(
     connection: Connection, info: TableInfo, buckets: Sequence[TableBucket]
 ) -> dict[TableBucket, int | None]:
-    """The row count of each bucket, None where the cluster does not count."""
+    """The row count of each bucket; None if the cluster does not count rows."""
     if not buckets:
         return {}
     partitions = None
@@ -443,18 +444,18 @@ def lake_tasks(
     limit: int | None,
     rows_per_task_max: int | None,
 ) -> list[tuple[Split, ...]]:
-    """The splits of each task of a union read. `covered` are the buckets that filters on partitions leave.
+    """The splits of each task of a union read. `covered` are the buckets that filters on partitions select.
 
     Splits with lake rows are read by forebay.unionread: one for each piece of the lake, or for each bucket whose
-    lake rows a log range overrides. Logs and buckets that only the servers have are read as in tables without a lake. A
-    small limit is met by one task, which reads one split after the other.
+    lake rows a log range overrides. Logs and buckets that only the servers have are read as in tables without a lake.
+    For a small limit there is one task, which reads the splits one after the other.
     """
     logs = {s.bucket: (s.start, s.stop) for s in plan.splits if isinstance(s, LogSplit) and s.bucket in covered}
     kv = [s.bucket for s in plan.splits if isinstance(s, KvSnapshotSplit) and s.bucket in covered]
     counts = count_rows(kv)
     pieces: list[Split] = [split for split in plan.splits if isinstance(split, KeyLookupSplit)]
     pieces += [
-        LakePart(plan.reader, split)
+        BoundUnionSplit(plan.reader, split)
         for split in plan.splits
         if not isinstance(split, LogSplit | KvSnapshotSplit | KeyLookupSplit)
     ]
@@ -471,7 +472,7 @@ def cut_logs(
 ) -> list[tuple[Split, ...]]:
     """The logs between (start, stop) offsets, cut into tasks of the same number of records, in order.
 
-    `rows_per_task_max` (`scan.maxRecordsPerPartition`) makes more tasks where they would be larger.
+    `rows_per_task_max` (`scan.maxRecordsPerPartition`) limits the records of a task.
     """
     total = sum(max(0, stop - start) for start, stop in offsets.values())
     tasks = task_count(total, cores)
@@ -499,21 +500,21 @@ def cut_logs(
 def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: int) -> list[tuple[Split, ...]]:
     """The first records of as many logs as `limit` rows need, for one task. Every record counts as a row."""
     splits: list[Split] = []
-    left = limit
+    remaining = limit
     for bucket, (start, stop) in offsets.items():
-        if left <= 0:
+        if remaining <= 0:
             break
         if start < stop:
-            end = min(stop, with_epoch(start + left, epoch_of(stop)))
+            end = min(stop, with_epoch(start + remaining, epoch_of(stop)))
             splits.append(LogSplit(bucket, start, end))
-            left -= end - start
+            remaining -= end - start
     return [tuple(splits)] if splits else []
 
 
 def plan_kv(counts: Mapping[TableBucket, int | None], cores: int, limit: int | None = None) -> list[tuple[Split, ...]]:
     """Scans of buckets with these row counts (None: unknown), as tasks.
 
-    Buckets that were empty when they were counted are read too, because rows may have come since.
+    Buckets that were empty when they were counted are read too, because they may have rows by now.
     """
     splits: list[Split] = [KvSnapshotSplit(bucket, rows) for bucket, rows in counts.items()]
     if splits and limit is not None and limit <= LIMIT_ONE_TASK_MAX:

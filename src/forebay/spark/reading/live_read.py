@@ -1,12 +1,12 @@
-"""The reading side in Spark's workers: splits -> record batches with exactly Spark's schema.
+"""Reads of live tables in Spark's workers: from splits to record batches with exactly Spark's schema.
 
-A `ReadFunction` is pickled once for a scan, an `InputPartition` for each task. Both carry all that a worker needs; a
-worker process opens one connection for a cluster and keeps it for later tasks. Batches have about `BATCH_ROWS` rows:
-smaller ones cost the JVM per batch, larger ones memory.
+A `LiveRead` is pickled once for a scan, an `InputPartition` for each task. They contain all that a worker needs. A
+worker process opens one connection to a cluster and reuses it in later tasks. Batches have about `BATCH_ROWS` rows:
+smaller batches cost time in the JVM, larger ones memory.
 
-A task that fails part of the way is run again by Spark from its beginning. It reads the same again: the log between two
-offsets never changes, and buckets of a primary-key table belong to a table snapshot (`open_for_query`).
-Without one, on clusters that have none, a bucket is read as it is then.
+Spark runs a failed task again from its beginning. The task then reads the same rows: the log between two offsets never
+changes, and buckets of a primary-key table belong to a table snapshot (`open_for_query`). Clusters without table
+snapshots are the exception: there a bucket is read in its current state.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BATCH_ROWS = 1 << 16
 """Rows of a batch for the JVM: 32 to 64 thousand are fastest."""
 
 SESSIONS_PER_TASK = 2
-"""Buckets that one task scans at the same time, where the user does not say otherwise."""
+"""The default number of buckets that one task scans at the same time."""
 
 _SESSIONS = "client.scanner.kv.max-sessions"
 
@@ -65,7 +65,7 @@ _OF_SNAPSHOT_ROWS = {
     "offset": (LOG_OFFSET_COLUMN, NO_OFFSET, pa.int64()),
     "timestamp": (COMMIT_TIMESTAMP_COLUMN, None, pa.timestamp("ms", "UTC")),
 }
-"""What metadata columns of the log say of a row that comes from a snapshot. (An Arrow scalar would import pandas.)"""
+"""The name, value and type of metadata columns for rows of a snapshot. (An Arrow scalar would import pandas.)"""
 
 
 class TaskRead:
@@ -82,12 +82,12 @@ class TaskRead:
 
 
 @dataclass(frozen=True)
-class ReadFunction(TaskRead):
+class LiveRead(TaskRead):
     """Reads the splits of one scan.
 
-    `columns` are the requested columns of the table; `include` are metadata columns of the log in front of them
-    (`change_type`, `offset`, `timestamp`), by which rows of snapshots are inserts without a place in the log and
-    without a time; `schema` is what Spark wants to see.
+    `columns` are the requested columns of the table. `include` are metadata columns of the log before them
+    (`change_type`, `offset`, `timestamp`); rows of snapshots are inserts there, without an offset and a timestamp.
+    `schema` is the schema that Spark expects.
     """
 
     settings: Settings
@@ -105,7 +105,7 @@ class ReadFunction(TaskRead):
         return RowView(self.info, self.columns, self.predicate)
 
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        """The same; errors name the bucket, too."""
+        """The rows of a task's splits. Raises `ForebayError`, which names the table and, if known, the bucket."""
         with short_errors(f"reading table {self.info.path}"):
             options = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.user_options)}
             connection = shared_connection(replace(self.settings, user_options=tuple(sorted(options.items()))))
@@ -114,12 +114,12 @@ class ReadFunction(TaskRead):
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         logs = [split for split in partition.splits if isinstance(split, LogSplit)]
         buckets = [split.bucket for split in partition.splits if isinstance(split, KvSnapshotSplit)]
-        lake = [part for part in partition.splits if isinstance(part, LakePart)]
+        lake = [part for part in partition.splits if isinstance(part, BoundUnionSplit)]
         for reader, parts in groupby(lake, attrgetter("reader")):
             for split, batch in reader.read_each([part.split for part in parts], connection):
                 yield from snapshot_inserts([batch], self.include, _bucket_of(split))
         for part in partition.splits:
-            if isinstance(part, FoundRows):
+            if isinstance(part, InlineRows):
                 yield from part.batches()
             elif isinstance(part, KeyLookupSplit):
                 yield from self._rows_of_keys(connection, part)
@@ -158,11 +158,12 @@ class ReadFunction(TaskRead):
         buckets: list[TableBucket],
         after: Mapping[TableBucket, bytes],
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of a table snapshot. One that has ended is rebuilt from the changelog up to its log offsets.
+        """Rows of a table snapshot. If the server no longer has it, they are rebuilt from the changelog.
 
-        That takes longer and needs memory for a bucket, but gives exactly the same rows: a server may restart in the
-        middle of a query, and an old plan may be run again. A bucket of which rows have been handed out cannot go
-        on like that, since their order is another one; then the task fails, and the next attempt has not begun any.
+        Rebuilding up to the snapshot's log offsets takes longer and needs memory for a bucket, but gives the same rows.
+        It is needed when a server restarts during a query, and when an old plan is run again. It orders rows
+        differently, so it cannot continue a bucket that was read in part: then the task fails, and its next attempt
+        rebuilds all buckets.
         """
         reader = snapshot_reader(snapshot, self.view, buckets, self.limit, after)
         try:
@@ -208,9 +209,9 @@ Sent = TypeVar("Sent", bound=InputPartition)
 def sent_partitions(tasks: Iterable[pa.RecordBatch], kind: type[Sent]) -> Iterator[Sent]:
     """The input partitions of class `kind` that Spark has sent to a worker, each pickled in a row."""
     for batch in tasks:
-        for sent in map(io.BytesIO, batch.column(0).to_pylist()):
-            partition = pickle.load(sent)
-            rest = sent.read()
+        for stream in map(io.BytesIO, batch.column(0).to_pylist()):
+            partition = pickle.load(stream)
+            rest = stream.read()
             if isinstance(partition, SplitsPartition) and rest:
                 partition = partition.resumed(rest)
             if isinstance(partition, kind):
@@ -218,7 +219,7 @@ def sent_partitions(tasks: Iterable[pa.RecordBatch], kind: type[Sent]) -> Iterat
 
 
 def for_spark(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The first `limit` rows (None: all) in batches of a good size, with exactly Spark's `schema`."""
+    """The first `limit` rows (None: all) in batches of about `BATCH_ROWS`, with exactly Spark's `schema`."""
     if limit is not None:
         batches = first_rows(batches, limit)
     if not schema.names:
@@ -231,9 +232,9 @@ def for_spark(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int |
 def snapshot_inserts(
     batches: Iterable[pa.RecordBatch], include: Sequence[str], bucket: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a snapshot with the log's metadata columns `include` in front, as far as there is anything to say.
+    """Rows of a snapshot with the log's metadata columns `include` before them.
 
-    `bucket` is what all of them are in, if that is among `include`.
+    `bucket` is the bucket of all rows; it is needed if "bucket" is in `include`.
     """
     by_name = {**_OF_SNAPSHOT_ROWS, "bucket": (BUCKET_COLUMN, bucket, pa.int32())}
     columns = [by_name[name] for name in include]
@@ -252,15 +253,15 @@ def _bucket_of(split: UnionSplit) -> int | None:
 
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
     """The first `limit` rows of `batches`, consuming no more batches than needed."""
-    left = limit
+    remaining = limit
     iterator = iter(batches)
     try:
-        while left > 0:
+        while remaining > 0:
             batch = next(iterator, None)
             if batch is None:
                 return
-            yield batch if batch.num_rows <= left else batch.slice(0, left)
-            left -= batch.num_rows
+            yield batch if batch.num_rows <= remaining else batch.slice(0, remaining)
+            remaining -= batch.num_rows
     finally:
         close: Callable[[], None] | None = getattr(iterator, "close", None)
         if close is not None:
@@ -303,10 +304,10 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LakePart:
-    """A split of a union read, and how it is read. `rows` is an estimate; None where the lake has none.
+class BoundUnionSplit:
+    """A split of a union read, bound to its reader. `rows` is an estimate; None if the lake has none.
 
-    The parts of one task share their reader when they are pickled together.
+    The splits of one task share their reader when they are pickled together.
     """
 
     reader: UnionReader
@@ -317,18 +318,18 @@ class LakePart:
         return self.split.rows
 
     def __repr__(self) -> str:
-        return f"LakePart({type(self.split).__name__}, rows={self.rows})"
+        return f"BoundUnionSplit({type(self.split).__name__}, rows={self.rows})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FoundRows:
-    """Rows that the driver has looked up: as an Arrow stream, or (None) of no column."""
+class InlineRows:
+    """Rows that the driver has looked up and sends with a task, as an Arrow stream; None for rows without columns."""
 
     rows: int
     stream: bytes | None
 
     @classmethod
-    def of(cls, batches: Sequence[pa.RecordBatch]) -> FoundRows:
+    def of(cls, batches: Sequence[pa.RecordBatch]) -> InlineRows:
         """The rows of `batches`, as one message stream of Arrow."""
         rows = sum(batch.num_rows for batch in batches)
         if not rows or not batches[0].num_columns:
@@ -347,15 +348,15 @@ class FoundRows:
             yield rows_without_columns(self.rows)
 
     def __repr__(self) -> str:
-        return f"FoundRows({self.rows})"
+        return f"InlineRows({self.rows})"
 
 
-Split = KvSnapshotSplit | LogSplit | LakePart | KeyLookupSplit | FoundRows
+Split = KvSnapshotSplit | LogSplit | BoundUnionSplit | KeyLookupSplit | InlineRows
 
 
 MARKS_SCHEMA = StructType([StructField("marks", ArrayType(LongType(), False), False)])
-"""One row with one array: for each file of a task, in their order, where its words begin in the array, and then the
-words of all: a bit for each row of a file, in 64-bit words, least bit first."""
+"""One row with one array: for each file of a task the position of its words in the array, then the words of all files.
+A word has 64 bits, one for each row of its file, least significant bit first."""
 
 _WORDS = pa.list_(pa.field("element", pa.int64(), nullable=False))
 _ARROW = pa.schema([pa.field("marks", _WORDS, nullable=False)])
@@ -382,7 +383,7 @@ class MarkFunction:
 
 
 def marks_batch(marking: Sequence[OverrideFinder]) -> pa.RecordBatch:
-    """The marks of the files of all of `marking` as one row."""
+    """One row of `MARKS_SCHEMA` for the files of all of `marking`."""
     overridden = [rows for one in marking for rows in one()]
     paths, files = [rows.path for rows in overridden], [file for one in marking for file in one.files]
     if paths != files:

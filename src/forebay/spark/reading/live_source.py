@@ -94,7 +94,7 @@ class LiveScanSource(ScanSource):
         return live_buckets(self._context.connection, self._info, plan, pushdown)
 
     def stream_options(self) -> dict[str, str]:
-        """Raises `UnsupportedOperation` for an old state, for `$lake`, and for deletes without a column for them."""
+        """Raises `UnsupportedOperation` for a past state, for `$lake`, and for deletes without their column."""
         if self._system == LAKE or self._as_of is not None:
             raise self.not_streamable()
         if not self._has_deletes and deletes_option(self._options) == INCLUDE:
@@ -113,7 +113,7 @@ def stream_source(
     system: str = "",
     changes: ChangesRange | None = None,
 ) -> dict[str, str]:
-    """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones.
+    """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for invalid options.
 
     Errors that Spark would hide in the format's process are raised here as well.
     """
@@ -132,7 +132,7 @@ def stream_source(
     if changes is not None:
         source_options[CHANGES_RANGE] = changes.beginning()
     return {
-        # Numbers with a point are seconds, which are written in milliseconds.
+        # Floats are seconds; options of the client are in milliseconds.
         **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.user_options},
         **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
         **source_options,

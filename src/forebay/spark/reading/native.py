@@ -1,20 +1,20 @@
-"""Parquet files in Spark's own hands: a scan, or a part of one, without Python workers.
+"""Scans of Parquet files by Spark's own reader, without Python workers.
 
-Two ways, both without a jar. Where all rows of a scan are in plain files, the scan is Spark's own `ParquetScan` of
-exactly these. Where only a part is, the scan has tasks of both kinds: Spark's reader of Parquet reads those of files,
-Python workers or the JVM's reader of logs all others (`ForebayMixedScan` of executor_java). Rows of files that do not
-count are left out there by their numbers in the file, of which a bitmap tells whether they count; tasks of the same
-query find it out when it runs (`forebay.spark.reading.live_read.MarkFunction`).
+There are two kinds, both without a jar. If all rows of a scan are in plain files, the scan is Spark's `ParquetScan` of
+these files. If only a part of them is, the scan has tasks of both kinds (`ForebayMixedScan` of executor_java): Spark's
+Parquet reader reads files, and Python workers or the JVM's log reader read all other rows. Rows of files that newer
+changes override are skipped by their row numbers, with a bitmap for each file. Other tasks of the query compute the
+bitmaps when it runs (`forebay.spark.reading.live_read.MarkFunction`).
 
-Such a scan cannot take the values that a join with a small side gives when the query runs: they leave few rows to read,
-and files and marks would be chosen before. So the scan is at first one by Python tasks, which takes them, and a rule of
-the session's optimizer puts the other one in its place where no join is going to filter it (`choose_scans`). It stays
-one by Python tasks, too, where the rule does not apply (a session without an attached catalog, a subquery that Spark
-creates later), and where Spark does not read files by columns. Plain files alone take the values, but for a join on the
-key of a table whose rows the servers look up.
+A mixed scan cannot be filtered by the values of a join with a small side, which are known only when the query runs:
+files and bitmaps are selected before. So a scan is planned with Python tasks, which such values can filter. A rule of
+the session's optimizer replaces it with the mixed scan if no join is going to filter it (`choose_scans`). The scan
+keeps its Python tasks if the rule does not apply (a session without an attached catalog, a subquery that Spark creates
+later), or if Spark does not read the files by columns. A scan of plain files alone can be filtered by values of a join,
+except for a join on the key of a table whose rows the servers look up.
 
-Exactness comes first: a session may ask Spark to pass over files that are missing or damaged, or to move old dates to
-another calendar; none of that holds here (`_OPTIONS`).
+Sessions can make Spark ignore missing or damaged files, or convert old dates to another calendar. `_OPTIONS` disables
+all of that for these scans.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _SQL = "org.apache.spark.sql."
 _SOURCES = _SQL + "execution.datasources."
 
 _OPTIONS = {
-    "recursiveFileLookup": "true",  # directories like day=1 make no columns of their own
-    "__globPaths__": "false",  # names are names, also those with a star in them
+    "recursiveFileLookup": "true",  # directories such as day=1 add no columns
+    "__globPaths__": "false",  # paths are taken literally, also those that contain a star
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",
@@ -66,10 +66,10 @@ _S3_SETTINGS = {
 }
 
 _ROW_NUMBER = "_tmp_metadata_row_index"
-"""A column of this name is filled by Spark's reader with the number of each row in its file."""
+"""Spark's reader fills a column of this name with the row number in the file."""
 
 _GROUP, _FILE_NUMBER = "_forebay_group", "_forebay_file"
-"""Columns: a number for the task that marks a row's file, and the file's number among those of the task."""
+"""Columns: the number of the task that marks a row's file, and the index of the file in that task."""
 
 _NEEDED = (
     _SOURCES + "v2.DataSourceV2Relation",
@@ -77,23 +77,22 @@ _NEEDED = (
     _SQL + "classic.Dataset",
 )
 _CLASSES = _PLANNED_TABLE, _TASKS, _PARQUET = (
-    "ForebayPlannedTable",  # a table that is one scan, which is there already: nothing can be pushed into it
-    "ForebayTasks",  # a scan that is nothing but its tasks
-    "ForebayParquet",  # makes scans of files, and of those of which values of a join choose some
+    "ForebayPlannedTable",  # a table with one existing scan, into which nothing can be pushed
+    "ForebayTasks",  # a scan that consists of its tasks
+    "ForebayParquet",  # creates scans of files, also of files that values of a join select
 )
-"""Java classes of our own (driver_java), compiled by Janino; they stay on the driver. They save calls between JVM and
-Python when planning, each of which takes about 0.1 ms, and as much again when Python lets go of what it returned."""
+"""Java classes for the driver (driver_java), compiled by Janino. They save calls between JVM and Python when planning.
+A call takes about 0.1 ms, and releasing its result as much again."""
 
 logger = logging.getLogger(__name__)
 
 
 def parquet_scan(context: SessionContext, native: NativeFiles, schema: StructType, filters: JavaObject) -> JavaObject:
-    """Spark's scan of the columns `schema` of the files of `native` that need no marks.
+    """Spark's scan of the columns `schema` of the files in `native` without overridden rows.
 
-    `filters` (an array of V2 predicates) let it skip row groups and pages; what it gives must be filtered once more.
-    Raises `NotFound` for a file that is gone, `StorageFailure` where Spark's file system does not reach the files
-    (`forebay.paimon` may), and `UnsupportedOperation` where Spark looks different from the releases
-    that we know.
+    `filters` (an array of V2 predicates) let it skip row groups and pages; its rows must be filtered again. Raises
+    `NotFound` for a missing file, `StorageFailure` if Spark's file system cannot access the files (`forebay.paimon`
+    may), and `UnsupportedOperation` for a Spark whose classes differ from the known releases.
     """
     settings = hadoop_settings(native.files, dict(native.options))
     return _parquet_scan(context, [native.files], schema, StructType([]), filters, settings)
@@ -107,13 +106,13 @@ def _parquet_scan(
     filters: JavaObject,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> JavaObject:
-    """The scan of all files of `groups`, with the columns `numbers` at the end: no directory is listed.
+    """The scan of all files of `groups`, with the columns `numbers` at the end. No directory is listed.
 
-    `numbers`: none, or two of type INT that tell of each row the number of its group, and of its file in the group.
-    `settings` of Hadoop's file systems reach executors with the scan, and no other query.
+    `numbers`: empty, or two INT columns: the number of each row's group, and the index of its file in the group.
+    `settings` of Hadoop's file systems are sent to executors with the scan and affect no other query.
     """
     jvm = context.jvm
-    # One string each, as every value is a call.
+    # One string for all values, because each value would be a call.
     names = "\0\0".join("\0".join(local_path(file) or file for file in group) for group in groups)
     struct, last = struct_type(jvm, schema), struct_type(jvm, numbers)
     packed = _in_turns(_OPTIONS), _in_turns(settings)
@@ -136,12 +135,12 @@ def _in_turns(pairs: Mapping[str, str]) -> str:
 
 @once_per_jvm
 def _scans(jvm: Jvm) -> JavaObject:
-    """The object of the JVM that makes scans of files."""
+    """The JVM's object that creates scans of files."""
     return driver_class(jvm, _PARQUET)()
 
 
 def hadoop_settings(files: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a lake's store as settings of the Hadoop file systems of `files`: of each bucket of S3."""
+    """The options of a lake's store as Hadoop settings for each S3 bucket of `files`."""
     buckets = {file.removeprefix(_S3A).partition("/")[0] for file in files if file.startswith(_S3A)}
     endpoint = options.get("s3.endpoint")
     settings = {setting: options[name] for name, setting in _S3_SETTINGS.items() if name in options}
@@ -162,10 +161,11 @@ def file_scan(
     size: tuple[int, int] | None,
     key: Sequence[str],
 ) -> JavaObject:
-    """The scan `files` of Parquet files, of which the values of a join leave those that `tasks` says.
+    """The scan `files` of Parquet files, pruned at run time by the values of a join.
 
-    The values are of the columns `filtered`. `tasks` is the same scan by Python tasks. If the join has values of all
-    columns of `key`, it takes the place. `size` are about how many rows and bytes there are, if that is known.
+    `tasks` is the same scan by Python tasks, which determines the remaining files. The values are of the columns
+    `filtered`. If the join has values for all columns of `key`, `tasks` replaces the scan. `size` is the estimated
+    number of rows and of bytes, if known.
     """
     rows, estimated = size or (-1, -1)
     columns, metrics = "\0".join(map(quoted, filtered)), scan_metrics(context.jvm)[0]
@@ -218,7 +218,7 @@ def mixed_scan(
 def _numbered_scan(
     context: SessionContext, groups: Sequence[Sequence[str]], schema: StructType, filters: JavaObject
 ) -> JavaObject:
-    """The rows of the files of all groups, with the number of each in its file, of the group, and of the file in it."""
+    """The rows of all groups, each with its number in the file, its group, and the index of the file in the group."""
     read = StructType([*schema.fields, StructField(_ROW_NUMBER, LongType())])
     numbers = StructType([StructField(name, IntegerType(), False) for name in (_GROUP, _FILE_NUMBER)])
     return _parquet_scan(context, groups, read, numbers, filters)
@@ -227,7 +227,7 @@ def _numbered_scan(
 def _marks(
     context: SessionContext, text: str, groups: Sequence[Sequence[OverrideFinder]], statistics: JavaProxy
 ) -> JavaObject:
-    """A query (a Dataset of Java) that marks the files of each group in a task, which gives a row of `MARKS_SCHEMA`."""
+    """A query (a Java Dataset) with a task for each group, which returns a row of `MARKS_SCHEMA`."""
     jvm, struct = context.jvm, struct_type(context.jvm, MARKS_SCHEMA)
     factory = task_readers(jvm, MarkFunction(text), MARKS_SCHEMA, ReadMode.ROWS)
     partitions = input_partitions(jvm, [MarkPartition(tuple(group)) for group in groups])
@@ -243,9 +243,9 @@ def _marks(
 
 @once_per_jvm
 def reads_files(jvm: Jvm) -> bool:
-    """Whether this Spark has what is used here. Where it has not, Python tasks read everything, and a warning says so.
+    """Whether this Spark has the required classes. If not, Python tasks read all rows, and a warning is logged.
 
-    Found out once for a JVM.
+    Checked once per JVM.
     """
     try:
         for name in _CLASSES:
@@ -262,16 +262,16 @@ _RULE = "ForebayScans"
 
 
 def choose_scans(jvm: Jvm, session: JavaObject) -> None:
-    """Give `session` the rule that lets scans say which other scan takes their place, unless it has it.
+    """Add the rule that replaces scans by mixed scans to the optimizer of `session`, unless it has it.
 
-    A Spark that takes no rules reads the same rows more slowly.
+    If Spark does not accept the rule, the same rows are read more slowly.
     """
     try:
         methods = session.experimental()
         rules = methods.extraOptimizations()
         existing = [rules.apply(index) for index in range(rules.size())]
         if all(str(rule.getClass().getName()) != _RULE for rule in existing):
-            made = driver_class(jvm, _RULE)()
-            getattr(methods, "extraOptimizations_$eq")(scala_seq(jvm, [*existing, made]))
+            scan_rule = driver_class(jvm, _RULE)()
+            getattr(methods, "extraOptimizations_$eq")(scala_seq(jvm, [*existing, scan_rule]))
     except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
         logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))

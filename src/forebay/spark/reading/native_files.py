@@ -1,22 +1,20 @@
-"""Which part of a union read Spark's own Parquet reader takes. Needs no JVM.
+"""Selects the part of a union read that Spark's own Parquet reader reads. Needs no JVM.
 
-- A split of the lake that nothing overrides goes to Spark where its files are plain (`LakeSide.plain_files`).
-- So does a bucket of a primary-key table whose log has moved on, if its files are plain. Python tasks look up which
-  rows the log overrides (`forebay.unionread.overridden`), Spark leaves these out by their numbers, and other Python
-  tasks give the rows of the tail.
-- All else is for Python tasks: merges within the lake, deletes, other file formats, stores for which Spark's class path
-  has no file system (`spark_path`).
+- Spark reads a split of the lake without newer changes if its files are plain (`LakeSide.plain_files`).
+- Spark also reads a bucket of a primary-key table with newer changes in the log, if its files are plain. Python tasks
+  determine the overridden rows (`forebay.unionread.overridden`), Spark skips these by their row numbers, and other
+  Python tasks read the rows from the log.
+- Python tasks read everything else: merges within the lake, deletes, other file formats, and stores for which Spark's
+  class path has no file system (`spark_path`).
 
-To plan files beside Python tasks takes 0.03 s longer than these alone. So small reads (`ROWS_MIN`) are not mixed, nor
-those with a limit. Where rows are looked up, tasks run before the others, so that pays only for many rows
-(`MARKED_ROWS_MIN`) of which not too many changed. Nothing speaks against files alone.
+Planning files beside Python tasks takes 0.03 s longer, so small reads (`ROWS_MIN`) and reads with a limit are not
+mixed. Determining overridden rows takes an extra round of tasks, which pays off only for many rows (`MARKED_ROWS_MIN`)
+with few changes. A read of files alone is always worthwhile.
 
-Measured on two cores, nothing else running, all 8 columns of so many rows in a lake of Paimon, seconds by the clock
-with 1 %, 10 % and 25 % of the keys changed, medians of nine turns. Files and marks, when they were a union with a
-filter of Spark's, which took 0.1 to 0.2 s longer than the scan of today: 0.82, 0.56, 0.70 (0.5 M rows); 0.56, 0.76,
-0.82 (1 M); 0.62, 0.82, 1.23 (2 M). All merged by Python tasks: 0.78, 0.56, 0.66; 0.74, 0.84, 0.86; 0.99, 1.17, 1.31. A
-lake of Iceberg: the same within a tenth. (An anti join by Spark with the changed keys, broadcast, takes longer than
-leaving out rows by number.)
+Seconds on two idle cores for 0.5, 1 and 2 M rows (8 columns) of a Paimon lake with 1, 10 and 25 % of the keys changed,
+medians of nine runs. Files and marks: 0.82, 0.56, 0.70; 0.56, 0.76, 0.82; 0.62, 0.82, 1.23 (measured with an earlier
+implementation, 0.1 to 0.2 s slower). Python tasks: 0.78, 0.56, 0.66; 0.74, 0.84, 0.86; 0.99, 1.17, 1.31. Iceberg lakes
+differ by less than a tenth. A broadcast anti join with the changed keys is slower than skipping rows by number.
 """
 
 from __future__ import annotations
@@ -31,24 +29,24 @@ from forebay.unionread.plan import UnionPlan
 from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
 
 ROWS_MIN = 400_000
-"""The fewest rows in files for which files and Python tasks are mixed."""
+"""The minimum number of rows in files for a mixed read."""
 
 MARKED_ROWS_MIN, MARKED_SHARE_MAX = 1_000_000, 0.5
-"""Rows are left out of files by Spark where these have so many rows at least, and so few log records for each row. An
-update is two records, so this is up to 25 % of the keys."""
+"""The minimum number of rows in files, and the maximum number of log records per row, for which Spark skips overridden
+rows. An update is two records, so this is up to 25 % of the keys."""
 
 _S3_NAMES, _S3_SCHEMES = ("s3", "s3a", "s3n"), ("s3a", "s3")
-"""Schemes by which lakes name S3, and those of Hadoop's file systems for it, the usual one first."""
+"""URI schemes of S3 in lakes, and the schemes of Hadoop's file systems for it, the usual one first."""
 
 MARKED_ROWS_MAX = 400_000_000
-"""Maximum number of rows of such files. Rows to skip are marked by a bit for each: 50 MB on the driver."""
+"""Maximum number of rows of files with overridden rows. One bit per row takes 50 MB on the driver."""
 
 
 @dataclass(frozen=True)
 class NativeShare:
-    """Paths of files that are read as they are, and `marking`, the tasks for files some rows of which do not count.
+    """Paths of files without overridden rows, and `marking`, the tasks that find the overridden rows of other files.
 
-    `rest` is the plan of what Python tasks read beside the files.
+    `rest` is the plan of the rows that Python tasks read.
     """
 
     files: tuple[str, ...]
@@ -62,7 +60,7 @@ class NativeShare:
 
 
 def spark_path(path: str, serves: Serves) -> str | None:
-    """The path or URI by which Spark reads a file that a lake names; None if it cannot.
+    """The path or URI by which Spark reads a file of a lake; None if it cannot.
 
     It reads local files, and those for whose scheme its class path has a Hadoop file system (`serves`).
     """
@@ -78,7 +76,7 @@ def spark_path(path: str, serves: Serves) -> str | None:
 
 
 def spark_paths(paths: Sequence[str], serves: Serves) -> list[str] | None:
-    """The same of several files; None unless Spark reads all of them."""
+    """The paths or URIs of several files; None unless Spark can read all of them."""
     mapped = [spark_path(path, serves) for path in paths]
     return None if None in mapped else [path for path in mapped if path is not None]
 
@@ -86,12 +84,12 @@ def spark_paths(paths: Sequence[str], serves: Serves) -> list[str] | None:
 def native_share(
     plan: UnionPlan, covered: Collection[TableBucket], limit: int | None, serves: Serves = only_local
 ) -> NativeShare | None:
-    """The part for Spark's own reader; None if Python tasks read everything. `covered`: buckets left by filters."""
+    """The part for Spark's own reader; None if Python tasks read everything. `covered`: buckets that filters select."""
     lake = plan.reader.lake
     serves = only_local if lake is None or lake.source.store_options() is None else serves
     files: list[str] = []
     marking: list[MarkBucket] = []
-    whole: list[UnionSplit] = []  # what Python tasks read without marking, and with it
+    whole: list[UnionSplit] = []  # for Python tasks, without and with marking
     tails: list[UnionSplit] = []
     rows = marked_rows = 0
     for split in plan.splits:
@@ -124,18 +122,18 @@ def native_share(
 
 
 def _plain_files(plan: UnionPlan, splits: list[LakeSnapshotSplit], serves: Serves) -> list[str] | None:
-    """The files of `splits`, as Spark names them; None unless all are plain, and in stores that Spark reads."""
+    """The files of `splits` by their Spark paths; None unless all are plain and in stores that Spark can read."""
     side = plan.reader.lake
     all_paths: list[str] = []
     for split in splits:
         files = None if side is None else side.plain_files(split.lake)
-        named = None if files is None else spark_paths(files, serves)
-        if named is None:
+        paths = None if files is None else spark_paths(files, serves)
+        if paths is None:
             return None
-        all_paths += named
+        all_paths += paths
     return all_paths
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is on the local file system, which Spark reads without further libraries and secrets."""
+    """Whether a path is on the local file system, which Spark reads without additional libraries and secrets."""
     return local_path(path) is not None

@@ -1,6 +1,6 @@
-"""The table snapshots that a driver keeps open for its queries, and when it asks the JVM to let go of old ones.
+"""The table snapshots that a driver keeps open for its queries, and the release of old ones.
 
-A snapshot is released when Python collects it, which waits for the JVM to collect the plan of its query.
+A snapshot is released when Python collects it. That happens after the JVM has collected the plan of its query.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import weakref
 from collections.abc import Callable
 
 OPEN_BEFORE_COLLECTING = 64
-"""Snapshots of one driver beyond which the JVM is asked to collect the plans of old queries."""
+"""The number of open snapshots from which the driver asks the JVM to collect the plans of old queries."""
 
 
 class OpenSnapshots:
     """The snapshots and other resources that a driver keeps open for its queries. Thread-safe.
 
-    The JVM may take its time to collect plans. So a driver that has many snapshots open asks it to.
+    The JVM may collect plans late, so a driver with many open snapshots requests a garbage collection.
     """
 
     def __init__(self) -> None:
@@ -29,9 +29,9 @@ class OpenSnapshots:
             return len(self._open)
 
     def add(self, snapshot: object, collect: Callable[[], object]) -> None:
-        """Remember one; `collect` makes the JVM collect garbage, if there are many.
+        """Register a snapshot; with many open ones, run `collect`, which makes the JVM collect garbage.
 
-        Plans that are in use after all do not make every further query collect: then more have to come first.
+        If the plans are still in use, the threshold rises, so that not every further query runs `collect`.
         """
         with self._lock:
             self._open.add(snapshot)

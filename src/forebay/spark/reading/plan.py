@@ -1,16 +1,17 @@
-"""Plans of scans: the question of a query, the answer of a planner, and the distribution of splits to tasks.
+"""Plans of scans: what a query pushes down, the plan of a scan, and the distribution of splits to tasks.
 
-Nouns: `Pushdown` is the question. A `ScanPlan` is the answer, which fixes what is read; nothing is pinned or sent yet.
-`open` makes the input partitions of Spark's tasks, which are pickled; its `OpenedScan` keeps what the tasks need.
+Nouns: a `Pushdown` has the columns, filters and limit of a query. A `ScanPlan` determines what is read; it pins and
+sends nothing. `open` creates the input partitions of Spark's tasks, which are pickled; its `OpenedScan` also holds the
+resources that the tasks need.
 
-A part of a scan may be Parquet files that Spark can read directly (`NativeFiles`). A plan that has such a part can be
-opened in two ways: with Python tasks for all rows, or only for the rows that are not in these files. The scan that
-opens it chooses, so a plan works in any Spark.
+A part of a scan may be Parquet files that Spark can read directly (`NativeFiles`). A plan with such a part can be
+opened with Python tasks for all rows, or only for the rows that are not in these files. The scan that opens the plan
+decides, so a plan works in any Spark.
 
-A Python task costs Spark 50 to 65 ms before its first row (docs/design/0009-spark-without-a-jar.md), so a scan has few
-tasks: as many as its rows are worth, and at most `TASKS_PER_CORE` for each core. Logs can be cut anywhere, so their
-tasks are equal; a bucket of a primary-key table is read by one session and cannot be cut, so those are spread, the
-largest first.
+Spark takes 50 to 65 ms to start a Python task (docs/design/0009-spark-without-a-jar.md), so a scan has few tasks:
+enough for its number of rows, and at most `TASKS_PER_CORE` for each core. Logs can be cut anywhere, so their tasks have
+the same size. A bucket of a primary-key table is read in one session and cannot be cut, so buckets are distributed to
+tasks, the largest first.
 
 Each side plans in a module of its own: forebay.spark.reading.live_plan and forebay.spark.reading.lake_plan.
 """
@@ -52,15 +53,15 @@ class Pushdown:
 
 
 SYSTEM_SEPARATOR = "$"
-"""Between a table's name and that of a system table beside it."""
+"""The separator between the name of a table and that of its system table."""
 
 CHANGES_RANGE = "changes.range"
-"""The option by which a catalog tells a format that a stream is one of CHANGES, and where that begins."""
+"""The option with the beginning of a stream of CHANGES, which the catalog passes to the format."""
 
 
 @dataclass(frozen=True)
 class ChangesRange:
-    """The range that `CHANGES` shows: from `start` to before `stop` (None: to the end).
+    """The range of `CHANGES`: from `start` up to `stop`, which is exclusive (None: to the end).
 
     Versions, or milliseconds since the epoch (`is_of_times`).
     """
@@ -75,7 +76,7 @@ class ChangesRange:
 
     @classmethod
     def from_beginning(cls, text: str) -> ChangesRange:
-        """The range that begins as `beginning` says, and has no end. Raises `InvalidRequest` for other texts."""
+        """The range from `beginning` without an end. Raises `InvalidRequest` for a malformed text."""
         unit, _, start = text.partition(" ")
         if unit not in ("time", "version") or not start.removeprefix("-").isdigit():
             raise InvalidRequest(f"option '{CHANGES_RANGE}' is '{text}': write 'version <n>' or 'time <milliseconds>'")
@@ -115,13 +116,12 @@ def only_local(scheme: str) -> bool:
 
 @dataclass(frozen=True)
 class NativeFiles:
-    """The part of a scan that Spark's own reader can read, with exactly the rows that Python tasks would give.
+    """The part of a scan that Spark's own reader can read, with exactly the rows that Python tasks would return.
 
-    `files` are paths of Parquet files. All of their rows belong to the scan, except those that filters on rows remove,
-    which Spark evaluates itself. They have the requested columns under their own names, with types that Spark reads as
-    those of the scan; a column that a file lacks is null. In further files some rows are overridden: the tasks of
-    `marking` find them when the query runs. `is_all`: these files are the whole scan. `options` of the lake open its
-    store (`s3.endpoint`, ...).
+    `files` are paths of Parquet files. All of their rows belong to the scan, unless filters exclude them, which Spark
+    evaluates. Columns have the same names as in the scan, and types that Spark converts to those of the scan; a missing
+    column is null. Other files have overridden rows: the tasks of `marking` find them when the query runs. `is_all`:
+    these files are the whole scan. `options` are the lake's options for its store (`s3.endpoint`, ...).
     """
 
     files: tuple[str, ...]
@@ -131,9 +131,9 @@ class NativeFiles:
 
 
 class SplitsPartition(InputPartition):
-    """The splits of one task, of either side, and the table snapshot they belong to, if any.
+    """The splits of one task, and their table snapshot, if any.
 
-    `reader` reads them, or else (None) the one that Spark's reader factory carries.
+    `reader` reads them; None: the read in Spark's reader factory.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class SplitsPartition(InputPartition):
         self.reader = reader
 
     def resumed(self, rest: bytes) -> SplitsPartition:
-        """The rest of the task when the JVM has read a part; `rest` is "the number of a split, the place in it"."""
+        """The rest of the task after the JVM has read a part. `rest` has a split's number and the position in it."""
         number, _, place = rest.decode().partition(" ")
         first, *others = self.splits[int(number) :]
         return SplitsPartition((first.resumed(place), *others), self.snapshot, self.reader)
@@ -156,9 +156,9 @@ class SplitsPartition(InputPartition):
 
 @dataclass(frozen=True)
 class OpenedScan:
-    """Input partitions, each one for a task (picklable), and what must live as long as the query's plan.
+    """The input partitions of the tasks (picklable), and resources that live as long as the query's plan.
 
-    `pinned` is held until the JVM has collected the plan, and releases itself when it is collected.
+    `pinned` is referenced until the JVM has collected the plan. It is released when Python collects it.
     """
 
     partitions: Sequence[SplitsPartition]
@@ -176,14 +176,14 @@ class DirectReading(Protocol):
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """The plan of a scan, fixed at one moment: its tasks read the same however often they run.
+    """The plan of a scan at one point in time: its tasks return the same rows each time they run.
 
     `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is the estimated number
-    of their rows before filters; None: unknown. `open_tasks` makes the input partitions of tasks; `open_current` also
-    adds tasks for partitions that were created since, where the table may have any. `native` is the part that Spark can
-    read directly, and `beside_native` are the tasks of the rest. `selection` describes the keys or buckets that the
-    filters leave, if they fix any. `direct` is how the JVM reads logs or buckets, or why Python does; None of scans
-    without either.
+    of rows before filters; None: unknown. `open_tasks` creates the input partitions of tasks. `open_current` also adds
+    tasks for partitions that were created since; None if there cannot be any. `native` is the part that Spark can read
+    directly, and `beside_native` are the tasks of the rest. `selection` describes the keys or buckets that the filters
+    select, if any. `direct` is how the JVM reads logs or buckets, or the reason why Python reads them; None for scans
+    without logs and buckets.
     """
 
     read: TaskReader
@@ -197,27 +197,27 @@ class ScanPlan:
     open_current: Callable[[Sequence[tuple[Any, ...]]], OpenedScan] | None = None
 
     def open(self, *, beside_native: bool = False) -> OpenedScan:
-        """The tasks for all rows, or (`beside_native`) for those that are not in `native`."""
+        """The tasks for all rows, or, with `beside_native`, for the rows that are not in `native`."""
         return (self.open_current or self.open_tasks)(self.beside_native if beside_native else self.tasks)
 
 
 # ---- splits -> tasks ------------------------------------------------------------------------------------------------
 
 TASKS_PER_CORE = 2
-"""More tasks than cores even out what the estimates got wrong."""
+"""Maximum tasks per core. More tasks than cores compensate for wrong estimates."""
 
 ROWS_PER_TASK_MIN = 250_000
-"""Rows whose reading takes about as long as starting a task for them."""
+"""The number of rows whose reading takes about as long as starting a task."""
 
 DEFAULT_CORES = 2
-"""Cores to plan for where the option `cores` of a format does not say: its reader cannot ask Spark."""
+"""The number of cores that a format assumes without the option `cores`: its reader cannot ask Spark."""
 
 LIMIT_ONE_TASK_MAX = 100_000
-"""Up to this limit one task reads bucket after bucket, and stops when it has enough."""
+"""Up to this row limit, one task reads the buckets one after the other and stops at the limit."""
 
 
 def task_count(rows: int | None, cores: int, pieces: int | None = None) -> int:
-    """The number of tasks for `rows` rows (None: unknown) that lie in `pieces` pieces (None: can be cut anywhere)."""
+    """The number of tasks for `rows` rows (None: unknown) in `pieces` pieces (None: can be cut anywhere)."""
     most = max(1, cores * TASKS_PER_CORE)
     count = most if rows is None else min(most, -(-rows // ROWS_PER_TASK_MIN))
     if pieces is not None:
@@ -238,8 +238,8 @@ Work = TypeVar("Work", bound=HasRows)
 def spread(splits: Sequence[Work], tasks: int) -> list[tuple[Work, ...]]:
     """`splits` dealt out to at most `tasks` tasks, so that the tasks have about the same number of rows.
 
-    The largest is dealt first, each to the task that has the least so far. A split of unknown size counts as much as
-    the average of the known ones. Within a task splits keep their order. Tasks without a split are left out.
+    Splits are assigned from the largest to the smallest, each to the task with the fewest rows so far. A split of
+    unknown size counts as the average of the others. Splits of a task keep their order. Empty tasks are left out.
     """
     counts = [split.rows for split in splits if split.rows is not None]
     average = sum(counts) // len(counts) if counts else 1

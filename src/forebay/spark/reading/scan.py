@@ -1,13 +1,13 @@
-"""Scans: what a query wants of a table -> tasks for Spark's Python workers.
+"""Scans: from the pushdown of a query to tasks for Spark's Python workers.
 
-The scan plans when it is first asked for statistics or partitions, once, and keeps the plan: buckets and offsets are
-those of that moment however often Spark runs its tasks. A primary-key table is pinned by a table snapshot when its
-tasks are made (`forebay.spark.reading.live_plan.open_for_query`).
+A scan is planned once, when Spark first requests statistics or partitions, and keeps the plan: buckets and offsets stay
+the same however often Spark runs its tasks. A primary-key table is pinned by a table snapshot when its tasks are
+created (`forebay.spark.reading.live_plan.open_for_query`).
 
-A join with a small, filtered side gives the scan of the other side the values of its join keys when the query runs
-(`ScanProxy.filter`). They are one more filter: they choose partitions, buckets and files, or become lookups. Spark may
-have put the same scan into several places of a plan, and filters one of them. So a filter does not change the scan: it
-makes another one, which answers the next question for a batch that comes from the same thread.
+A join with a small, filtered side passes the values of its join keys to the scan of the other side when the query runs
+(`ScanProxy.filter`). They are an additional filter, which prunes partitions, buckets and files, or becomes lookups.
+Spark may use the same scan in several places of a plan and filter one of them. So a filter does not change the scan: it
+creates another scan, which answers the next `toBatch` of the same thread.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from forebay.spark.reading.task_readers import java_partitions, task_mode, task_
 READ = CONNECTOR + "read."
 
 RUNTIME_VALUES_MAX = 4096
-"""The most values of a join's other side that filter a scan; as many keys are looked up
-(`forebay.client.reading.key_filter.KEYS_MAX`). More say little, and cost time in the driver."""
+"""Maximum number of join values that filter a scan, and of keys that are looked up
+(`forebay.client.reading.key_filter.KEYS_MAX`). More values exclude little and cost time in the driver."""
 
 DEFAULT_VALUE_BYTES = 20
 """The size that Spark assumes for a string in estimates."""
@@ -66,7 +66,7 @@ class ScanProxy(JavaProxy):
         self._pushdown = pushdown
         self._schema = schema
         self._lock = threading.Lock()
-        self._made: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
         self._pinned: object | None = None
         self._is_stream = False
         self._is_filtered = False
@@ -76,16 +76,16 @@ class ScanProxy(JavaProxy):
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         """`make()`, called once for all threads of the JVM."""
         with self._lock:
-            if name not in self._made:
-                self._made[name] = make()
-            return self._made[name]
+            if name not in self._results:
+                self._results[name] = make()
+            return self._results[name]
 
     def _plan(self) -> ScanPlan:
         plan: ScanPlan = self._once("plan", lambda: self._source.plan(self._pushdown, self._schema))
         return plan
 
     def native(self, filters: JavaObject) -> JavaObject | None:
-        """The scan of files by Spark itself that takes the place of this one; None where Python tasks read all rows.
+        """The scan of files by Spark itself that replaces this scan; None if Python tasks read all rows.
 
         Spark evaluates `filters` as well, so it reads their columns.
         """
@@ -117,14 +117,14 @@ class ScanProxy(JavaProxy):
         return self._once("schema", lambda: struct_type(self.jvm, self._schema))
 
     def description(self) -> str:
-        """The line of the scan in EXPLAIN: what is read, and how."""
+        """The scan's line in EXPLAIN, with the mode of reading."""
         parts = [f"forebay {self._source.name} ({', '.join(self._pushdown.columns)})", *self._filters_in_words()]
         if self._source.strategy is not None:
             parts.append(f"by {self._source.strategy.replace('_', '-')}")
         if self._filtered is not None:
             parts.append(f"filtered by a join: {', '.join(self._filtered._filters_in_words())}")
         if not self._is_stream:
-            mode, reason = self._mode(self._made.get("plan"))
+            mode, reason = self._mode(self._results.get("plan"))
             parts.append(f"by rows: {reason}" if mode is ReadMode.ROWS else "by columns")
             if mode is ReadMode.DIRECT or (mode is ReadMode.COLUMNS and reason is not None):
                 what = "logs" if self._source.strategy is None else "buckets"
@@ -132,7 +132,7 @@ class ScanProxy(JavaProxy):
         return ", ".join(parts)
 
     def _filters_in_words(self) -> list[str]:
-        pushdown, plan = self._pushdown, self._made.get("plan")
+        pushdown, plan = self._pushdown, self._results.get("plan")
         parts = [f"partitions where {to_text(predicate)}" for predicate in pushdown.partition_filters]
         if pushdown.row_filter is not None:
             parts.append(f"rows where {to_text(pushdown.row_filter)}")
@@ -143,24 +143,24 @@ class ScanProxy(JavaProxy):
         return parts
 
     def columnarSupportMode(self) -> JavaObject:
-        """One mode for all partitions; else Spark would ask for them before it has the values of a join."""
+        """One mode for all partitions: otherwise Spark requests the partitions before it has the values of a join."""
         is_columnar = not self._is_stream and self._mode()[0] is not ReadMode.ROWS
         mode = self.jvm.class_(READ + "Scan$ColumnarSupportMode")
         return mode.SUPPORTED if is_columnar else mode.UNSUPPORTED
 
     def _mode(self, plan: ScanPlan | None = None) -> tuple[ReadMode, str | None]:
-        """The mode of the tasks, and why it is not a faster one; without a plan, whether they give rows or columns."""
+        """The mode of the tasks, and the reason why it is not a faster one. Without a plan: rows or columns."""
         name = "mode" if plan is None else "mode of plan"
-        if name not in self._made:
-            self._made[name] = task_mode(self.jvm, self._source.modes, None if plan is None else plan.direct)
-        mode: tuple[ReadMode, str | None] = self._made[name]
+        if name not in self._results:
+            self._results[name] = task_mode(self.jvm, self._source.modes, None if plan is None else plan.direct)
+        mode: tuple[ReadMode, str | None] = self._results[name]
         return mode
 
     def toBatch(self) -> JavaProxy:
         return self._to_answer.pop(calling_thread_id(self.jvm), self) if self._to_answer else self
 
     def toMicroBatchStream(self, checkpoint: str) -> JavaObject:
-        """Spark asks for all columns of a stream, and evaluates filters itself: so this is the format's stream."""
+        """The stream of the format: Spark requests all columns of a stream and evaluates filters itself."""
         self._is_stream = True
         options = self._source.stream_options()
         return python_stream(self.jvm, self._source.stream_format, self._schema, options, checkpoint)
@@ -175,10 +175,10 @@ class ScanProxy(JavaProxy):
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", columns)
 
     def _filtered_columns(self) -> list[str]:
-        """The columns that are read and have values to compare.
+        """The requested columns whose values Spark can compare.
 
-        None with a limit, which counts rows before any join. None of what UPDATE, MERGE or DELETE change: Spark would
-        find the values by a separate query, which reads the table at another instant and with the session's options.
+        None with a limit, which counts rows before any join. None for UPDATE, MERGE and DELETE: Spark would compute the
+        values in a separate query, which reads the table at another point in time and with the session's options.
         """
         pushdown, source = self._pushdown, self._source
         is_open = pushdown.limit is None and not source.is_target
@@ -187,9 +187,9 @@ class ScanProxy(JavaProxy):
         return [name for name in comparable if name in names]
 
     def filter(self, predicates: JavaObject) -> None:
-        """Let the next batch that this thread asks for have the rows only that may match all `predicates`.
+        """Restrict the next batch of this thread to rows that may match all `predicates`.
 
-        Predicates with more than `RUNTIME_VALUES_MAX` values are left out: the join drops what does not match.
+        Predicates with more than `RUNTIME_VALUES_MAX` values are ignored: the join drops other rows.
         """
         pushdown = self._narrowed(predicates)
         if pushdown is not self._pushdown:
@@ -225,10 +225,10 @@ class ScanProxy(JavaProxy):
         return self._once("partitions", lambda: self._partitions(plan))
 
     def _partitions(self, plan: ScanPlan) -> JavaObject:
-        # Kept as long as this scan, and so as long as the query's plan.
+        # Referenced as long as this scan, and so as long as the query's plan.
         opened = self._opened(plan.open())
         self._pinned = opened.pinned
-        if self._is_filtered:  # Spark takes the reader factory of the scan that it has filtered
+        if self._is_filtered:  # Spark uses the reader factory of the scan that it has filtered
             for partition in opened.partitions:
                 partition.reader = plan.read
         return java_partitions(self.jvm, opened.partitions, plan.direct, self._mode(plan)[0])
@@ -239,24 +239,24 @@ class ScanProxy(JavaProxy):
 
 
 class PlannedScan(ScanProxy):
-    """A scan that Spark's own Parquet reader may read, all or in part; `filters` are those of that reader."""
+    """A scan that Spark's own Parquet reader may read in whole or in part; `filters` are for that reader."""
 
     def __init__(self, scan: ScanProxy, filters: JavaObject) -> None:
         super().__init__(scan._context, scan._source, scan._pushdown, scan._schema)
-        self._made["plan"] = scan._plan()
+        self._results["plan"] = scan._plan()
         self._filters = filters
 
 
 class FileScan(PlannedScan):
-    """A scan that Spark's own reader takes, by files; its `apply` answers for Spark's reader.
+    """A scan of files by Spark's own reader. Its `apply` selects files for the values of a join.
 
-    Where a join finds the rows by their keys, it is a scan by Python tasks after all.
+    If a join finds the rows by their keys, Python tasks look them up instead.
     """
 
     interfaces: ClassVar[tuple[str, ...]] = ("java.util.function.Function",)
 
     def apply(self, predicates: JavaObject) -> JavaObject | None:
-        """Spark's scan of the files that may have rows which match all `predicates`; None: of all files."""
+        """Spark's scan of the files that may have rows that match all `predicates`; None: all files."""
         pushdown = self._narrowed(predicates)
         if pushdown is self._pushdown:
             return None
@@ -269,12 +269,12 @@ class FileScan(PlannedScan):
 
 
 class MixedScan(PlannedScan):
-    """A scan by Python tasks in whose place in a query's plan one of files and tasks may come (`choose_scans`)."""
+    """A scan by Python tasks that a scan of files and tasks may replace in a query's plan (`choose_scans`)."""
 
     interfaces: ClassVar[tuple[str, ...]] = ("java.util.function.BiFunction",)
 
     def apply(self, relation: JavaObject, filtered: JavaObject) -> JavaObject | None:
-        """The scan that takes the place of this one in `relation`; None where a join will filter `filtered`."""
+        """The scan that replaces this one in `relation`; None if a join will filter the columns `filtered`."""
         if filtered or self._mode()[0] is ReadMode.ROWS:
             return None
         plan = self._plan()
@@ -289,7 +289,7 @@ class MixedScan(PlannedScan):
         opened = self._opened(plan.open(beside_native=True))
         partitions = java_partitions(self.jvm, opened.partitions, plan.direct, self._mode(plan)[0])
         statistics = self._statistics(plan.rows)
-        statistics.pinned = opened.pinned  # the new scan keeps these, and not this one
+        statistics.pinned = opened.pinned  # the new scan references them in place of this one
         return mixed_scan(
             self._context,
             self.description(),
@@ -310,7 +310,7 @@ class StatisticsProxy(JavaProxy):
     def __init__(self, context: SessionContext, rows: int | None, size: int | None) -> None:
         super().__init__(context.jvm)
         self.pinned: object | None = None
-        """Kept alive as long as the plan of the query that has these statistics."""
+        """An object that lives as long as the plan of the query with these statistics."""
         self._rows = optional_long(self.jvm, rows)
         self._size = optional_long(self.jvm, size)
         self._columns = java_map(self.jvm, {})

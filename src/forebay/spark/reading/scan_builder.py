@@ -1,10 +1,10 @@
-"""From the columns, filters and limit that Spark pushes down to a table in one query to a scan.
+"""Builds the scan of a table from the columns, filters and limit that Spark pushes down.
 
-Spark makes a `ScanBuilder` for every reference to a table in every query, passes columns, filters and limit to it, and
+Spark creates a `ScanBuilder` for each reference to a table in a query, passes columns, filters and limit to it, and
 builds a scan (forebay.spark.reading.scan).
 
-Filters on partition keys only choose partitions. All others are passed to the readers, which drop what they can
-(whole log batches on the server, rows in the worker), and to Spark again, which has the last word.
+Filters on partition keys only select partitions. All other filters go to the readers, which drop what they can (whole
+log batches on the server, rows in the worker), and also to Spark, which evaluates them exactly.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ScanBuilder(JavaProxy):
         self._is_batch = False
 
     def pruneColumns(self, schema: JavaObject) -> None:
-        """Spark asks for no column at all to count rows. Where it cannot count those, the narrowest one is read.
+        """Set the requested columns. To count rows Spark requests none; if it cannot count those, read the narrowest.
 
         Spark calls this for every batch, and from 4.3 on also for streams.
         """
@@ -62,29 +62,29 @@ class ScanBuilder(JavaProxy):
 
     def pushPredicates(self, predicates: JavaObject) -> JavaObject:
         """The filters that Spark still has to evaluate: all except those on partition keys."""
-        left = []
+        remaining = []
         keys = set(self._source.partition_keys)
         for java in predicates:
             expression = read_expression(java)
             predicate = to_predicate(expression, self._source.columns)
             if predicate is None:
-                left.append(java)
+                remaining.append(java)
                 continue
             self._pushed.append(java)
             if predicate.columns() <= keys:
                 self._partition_filters.append(predicate)
             else:
                 self._row_filters.append(predicate)
-                left.append(java)
+                remaining.append(java)
                 if may_skip_by(expression, self._source.columns):
                     self._of_parquet.append(java)
-        return self.jvm.array(_PREDICATE, left)
+        return self.jvm.array(_PREDICATE, remaining)
 
     def pushedPredicates(self) -> JavaObject:
         return self.jvm.array(_PREDICATE, self._pushed)
 
     def pushLimit(self, limit: int) -> bool:
-        """Accept the limit: Spark only asks if it has no filter left to evaluate. Every task applies the limit."""
+        """Accept the limit, which Spark pushes down only if it evaluates no filter. Each task applies the limit."""
         self._limit = limit
         return True
 
@@ -102,13 +102,13 @@ class ScanBuilder(JavaProxy):
         scan = ScanProxy(self._context, self._source, pushdown, self._schema)
         if not self._is_batch or is_planning_stream(self.jvm):
             return scan
-        # Without those on partition keys: Parquet takes a column that is filtered and not read for one that the file
-        # lacks, so that no row would match. And without those by which it would leave out rows that match.
+        # Filters on partition keys are excluded: Parquet treats a filtered column that is not read as missing in the
+        # file, so no row would match. Filters by which Parquet would skip matching rows are excluded, too.
         of_parquet = self.jvm.array(_PREDICATE, self._of_parquet)
         return self._by_bucket(pushdown, of_parquet) or scan.native(of_parquet) or scan
 
     def _by_bucket(self, pushdown: Pushdown, filters: JavaObject) -> ScanProxy | None:
-        """The scan of whole buckets; None where that is not allowed, or there are none."""
+        """The scan of whole buckets; None if the options do not allow it, or the table has none."""
         source = self._source
         if ReadMode.BUCKETS not in source.modes:
             return None

@@ -1,9 +1,8 @@
 """The contract between a table that a query reads and the scans of Spark, which each side implements.
 
-A `ScanSource` is a table, a system table beside one (`t$changelog`, `t$audit_log`), or the changes of a table
-(`ChangesSource`), as one reference in a query reads it, with the options of that reference. Spark says only later
-whether a batch or a stream reads it: `plan` then refuses options that only streams have, and `stream_options` those
-that only batches have.
+A `ScanSource` is a table, one of its system tables (`t$changelog`, `t$audit_log`), or the changes of a table
+(`ChangesSource`), with the options of one reference in a query. Spark decides later whether a batch or a stream reads
+it: `plan` then rejects options of streams, and `stream_options` those of batches.
 
 Each side implements it: forebay.spark.reading.live_source for a cluster, forebay.spark.reading.lake_source for a
 warehouse. The scans that ask it are in forebay.spark.reading.scan; all of this is on the driver.
@@ -27,23 +26,23 @@ if TYPE_CHECKING:
 
 
 class ScanSource(ABC):
-    """Something that can be scanned: its name, Spark schema, the columns that filters may be about, and its planner."""
+    """A source of scans: its name, Spark schema, the columns that filters can use, and its planner."""
 
     stream_format: ClassVar[str]
     """The format that reads it as a stream."""
 
     partition_keys: tuple[str, ...] = ()
     strategy: str | None = None
-    """The way to the rows of a primary-key table, or of one with a lake, as EXPLAIN shows it."""
+    """How the rows of a primary-key table, or of one with a lake, are read; shown by EXPLAIN."""
 
     lookup_key: tuple[str, ...] = ()
-    """The columns by whose values rows are looked up instead of scanned; () where they are not."""
+    """The columns by whose values rows are looked up instead of scanned; () without lookups."""
 
     modes: ReadMode = DEFAULT_MODES
     """The ways in which its rows may reach Spark."""
 
     is_target: bool = False
-    """Whether UPDATE, MERGE or DELETE read it to change it."""
+    """Whether UPDATE, MERGE or DELETE reads it."""
 
     def __init__(self, name: str, schema: StructType, columns: tuple[Column, ...]) -> None:
         self.name = name
@@ -59,13 +58,13 @@ class ScanSource(ABC):
 
     @abstractmethod
     def stream_options(self) -> Mapping[str, str]:
-        """The options by which `stream_format` reads the same as a stream.
+        """The options with which `stream_format` reads the source as a stream.
 
-        Raises `UnsupportedOperation` for what cannot be a stream, and `InvalidRequest` for wrong options.
+        Raises `UnsupportedOperation` if it cannot be a stream, `InvalidRequest` for wrong options.
         """
 
     def buckets(self, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
-        """`plan` by bucket; None where its splits are not of single buckets that Spark may compare."""
+        """`plan` by bucket; None unless each split belongs to one bucket that Spark can compare."""
         return None
 
     def not_streamable(self) -> UnsupportedOperation:
@@ -85,13 +84,13 @@ class ChangesSource(ScanSource):
         changes: ChangesRange,
         is_net: bool,
     ) -> None:
-        """`key` is the primary key, () where there is none; `is_net`: of each row, what its changes come to."""
+        """`key` is the primary key, () without one; `is_net`: the net change of each row."""
         super().__init__(name, schema, columns)
         self.key = key
         self._range, self._is_net = changes, is_net
 
     def stream_options(self) -> Mapping[str, str]:
-        """Raises `UnsupportedOperation` for what a stream cannot be: Spark would wait for the end, or drop changes."""
+        """Raises `UnsupportedOperation` for an end, for which Spark would wait, and for net changes, which it drops."""
         if self._range.stop is not None:
             raise UnsupportedOperation(f"{self.name} as a stream has no end: leave it out, or read a batch")
         if self._is_net and self.key:
@@ -103,4 +102,4 @@ class ChangesSource(ScanSource):
 
     @abstractmethod
     def _stream_options(self) -> Mapping[str, str]:
-        """The options of a stream that begins where the range does."""
+        """The options of a stream that begins at the start of the range."""

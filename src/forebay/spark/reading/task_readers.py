@@ -1,8 +1,8 @@
-"""The ways of the rows of tasks to Spark: as rows, as columns, or read by executors themselves.
+"""Readers of tasks in each mode: workers return rows or columns, or executors read the servers themselves.
 
-`task_mode` chooses one of these modes (forebay.spark.read_modes) for all tasks of a scan. `task_readers` and
-`java_partitions` are what Spark needs for tasks in that mode. A worker that gives columns runs `Messages`; Java
-(`ForebayColumnarFactory`) presents its messages as columns.
+`task_mode` selects the mode (forebay.spark.read_modes) of all tasks of a scan. `task_readers` and `java_partitions`
+create Spark's objects for tasks in that mode. A worker that returns columns runs `Messages`; Java
+(`ForebayColumnarFactory`) converts its messages to columns.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MESSAGES_SCHEMA = StructType([StructField("message", StringType(), False)])
-"""The rows that a worker sends if its task gives columns. Spark copies texts once on their way, and BINARY twice."""
+"""The rows that a worker sends in mode `COLUMNS`. Spark copies a STRING once on its way, and a BINARY twice."""
 
 MESSAGE_BYTES_MAX = 16 << 20
-"""A batch that is larger is sent in parts. The JVM has one message of a task at a time."""
+"""Maximum bytes of a message; larger batches are split. The JVM holds one message of a task at a time."""
 
 _TEXT_BYTES_MAX = (1 << 31) - 1
+"""Maximum bytes of a STRING in Spark."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,11 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 Maker = Callable[..., "JavaObject"]
-"""Makes readers of columns."""
+"""Creates readers of columns."""
 
 
 def task_mode(jvm: Jvm, allowed: ReadMode, direct: DirectReading | str | None = None) -> tuple[ReadMode, str | None]:
-    """`ROWS`, `COLUMNS` or `DIRECT`, the fastest mode of a scan's tasks, and why it is not a faster one.
+    """The fastest mode of a scan's tasks (`ROWS`, `COLUMNS`, `DIRECT`), and the reason why it is not a faster one.
 
     `allowed` are the modes of the scan's options. `direct` is that of its plan; None before there is a plan.
     """
@@ -83,7 +84,7 @@ def task_mode(jvm: Jvm, allowed: ReadMode, direct: DirectReading | str | None = 
 
 
 def task_readers(jvm: Jvm, read: ReadTasks, schema: StructType, mode: ReadMode) -> JavaObject:
-    """The factory of the readers of tasks in this mode. Raises `UnsupportedOperation` where none gives columns."""
+    """The factory of the tasks' readers in this mode. Raises `UnsupportedOperation` if columns are not possible."""
     if mode is ReadMode.ROWS:
         return reader_factory(jvm, pickle.dumps((read, schema)), schema)
     messages = reader_factory(jvm, pickle.dumps((Messages(read), MESSAGES_SCHEMA)), MESSAGES_SCHEMA)
@@ -94,10 +95,10 @@ def java_partitions(
     jvm: Jvm, partitions: Sequence[SplitsPartition], direct: DirectReading | str | None, mode: ReadMode
 ) -> JavaObject:
     """The input partitions of tasks in this mode; in `DIRECT`, with what the JVM needs to read them itself."""
-    made = input_partitions(jvm, partitions)
+    inputs = input_partitions(jvm, partitions)
     if mode is not ReadMode.DIRECT or direct is None or isinstance(direct, str):
-        return made
-    return _able_maker(jvm)(None, None).tasks(made, direct.source, direct.ranges(partitions))
+        return inputs
+    return _able_maker(jvm)(None, None).tasks(inputs, direct.source, direct.ranges(partitions))
 
 
 def _able_maker(jvm: Jvm) -> Maker:
@@ -108,7 +109,7 @@ def _able_maker(jvm: Jvm) -> Maker:
 
 
 def _maker(jvm: Jvm) -> Maker | UnsupportedOperation:
-    """The maker for jobs of the session that plans, or the reason why there is none."""
+    """The maker for jobs of the planning session, or the reason why there is none."""
     return _maker_for(jvm, session_artifacts(jvm))
 
 

@@ -1,9 +1,8 @@
-"""The catalog: what Spark SQL finds under `<catalog>.<database>.<table>`.
+"""The catalog of `<catalog>.<database>.<table>` in Spark SQL.
 
 A catalog implements Spark's `StagingTableCatalog`, `SupportsNamespaces`, `ProcedureCatalog` and `FunctionCatalog`. It
-is asked on the driver, while Spark analyses a statement. It reads Spark's requests (forebay.spark.sql.requests), has
-its side answer them (forebay.spark.sql.side), and throws Spark's own exceptions where Spark has one. Every answer is
-looked up then, nothing is cached here.
+runs on the driver, while Spark analyses a statement. It reads Spark's requests (forebay.spark.sql.requests), passes
+them to its side (forebay.spark.sql.side), and translates errors to Spark's own exceptions. It caches nothing.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ _SPARKS_OWN = ("owner",)
 """Properties of databases that Spark adds."""
 
 _PLAIN_NAME = re.compile(r"([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
-"""How Spark writes an identifier of two parts that need no quotes."""
+"""The text of a Spark identifier of two parts without quotes."""
 
 
 class SqlCatalog(JavaProxy):
-    """The tables of a side, for one Spark session. `forebay.spark.attach` makes and installs it."""
+    """The tables of a side, for one Spark session. `forebay.spark.attach` creates and installs it."""
 
     interfaces: ClassVar[tuple[str, ...]] = (
         CONNECTOR + "catalog.SupportsNamespaces",
@@ -67,7 +66,7 @@ class SqlCatalog(JavaProxy):
     # ---- CatalogPlugin ----------------------------------------------------------------------------------------------
 
     def initialize(self, name: str, options: Any) -> None:
-        """Nothing to do: `attach` has created the catalog with all that it needs."""
+        """Nothing to do: `attach` has initialized the catalog."""
 
     def name(self) -> str:
         return self._context.catalog
@@ -76,7 +75,7 @@ class SqlCatalog(JavaProxy):
         return enum_set(self.jvm, CONNECTOR + "catalog.TableCatalogCapability", self.capability_names)
 
     def tableStateOptionKeys(self) -> JavaObject:
-        """The options by which a table has other columns, which Spark gives to `loadTable` (from 4.3 on)."""
+        """The options that change the columns of a table, which Spark passes to `loadTable` (from 4.3 on)."""
         return string_set(self.jvm, DELETE_BEHAVIOR, CHANGES)
 
     def changelogStateOptionKeys(self) -> JavaObject:
@@ -94,7 +93,7 @@ class SqlCatalog(JavaProxy):
         return analysis_exception(self.jvm, "NoSuchNamespaceException", string_array(self.jvm, list(namespace)))
 
     def _database(self, namespace: JavaObject) -> str:
-        """The database that a namespace means. Throws NoSuchNamespaceException for one that cannot be any."""
+        """The database of a namespace. Throws NoSuchNamespaceException for a namespace that cannot be a database."""
         parts = names_in(namespace)
         if len(parts) != 1:
             raise self._no_such_namespace(parts)
@@ -102,7 +101,7 @@ class SqlCatalog(JavaProxy):
 
     @contextmanager
     def _database_errors(self, namespace: JavaObject) -> Iterator[None]:
-        """Throw Spark's own exceptions for errors of databases that are raised inside."""
+        """Translate errors about databases to Spark's own exceptions."""
         try:
             yield
         except ForebayError as e:
@@ -161,7 +160,7 @@ class SqlCatalog(JavaProxy):
     # ---- names ------------------------------------------------------------------------------------------------------
 
     def _named(self, identifier: JavaObject) -> TableIdentifier:
-        """The name that an identifier means. Throws NoSuchTableException for one that cannot be a table."""
+        """The name in an identifier. Throws NoSuchTableException for an identifier that cannot be a table."""
         plain = _PLAIN_NAME.fullmatch(str(identifier.toString()))  # one call instead of five
         if plain:
             return TableIdentifier(plain[1], plain[2])
@@ -174,7 +173,7 @@ class SqlCatalog(JavaProxy):
         return self._context.full_name(self._named(identifier))
 
     def _without_catalog(self, identifier: JavaObject) -> JavaObject:
-        """The identifier without the catalog, which RENAME TO may name; Spark makes it a part of the namespace."""
+        """The identifier without the catalog, which RENAME TO may include and Spark puts into the namespace."""
         catalog, *rest = names_in(identifier.namespace())
         is_named = rest and catalog == self._context.catalog
         return java_identifier(self.jvm, rest, str(identifier.name())) if is_named else identifier
@@ -207,7 +206,7 @@ class SqlCatalog(JavaProxy):
         return table
 
     def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy:
-        """The table, or a system table. `how` is one of Spark's ways to ask for time travel or for writing."""
+        """The table, or a system table. `how` are the arguments with which Spark requests time travel or writing."""
         table, request = self._opened(identifier), load_request(self.jvm, how)
         table.check_options(request)
         if request.travel is not None:
@@ -230,7 +229,7 @@ class SqlCatalog(JavaProxy):
             raise InvalidRequest(e.message, e.code) from e
 
     def tableExists(self, identifier: JavaObject) -> bool:
-        """Whether `loadTable` returns a table; of plain names the side knows that without opening one."""
+        """Whether `loadTable` returns a table. For plain names the side does not open it."""
         namespace, name = names_in(identifier.namespace()), str(identifier.name())
         if len(namespace) != 1:
             return False
@@ -250,9 +249,9 @@ class SqlCatalog(JavaProxy):
         return self._created(identifier, table_request(self.jvm, what)).proxy()
 
     def createTableLike(self, identifier: JavaObject, what: JavaObject, source: JavaObject) -> JavaProxy:
-        """`what` has the columns and partition keys of `source`, and what the statement says beside them.
+        """`what` has the columns and partition keys of `source`, and the other clauses of the statement.
 
-        Where the statement does not say, the new table is created where `source` is.
+        Without a provider, the new table is created on the side of `source`.
         """
         self._database(identifier.namespace())
         request, of_source = table_request(self.jvm, (what,), is_copy=True), texts_in(source.properties())
@@ -294,7 +293,7 @@ class SqlCatalog(JavaProxy):
         try:
             return side.create_table(self._named(identifier), request)
         except AlreadyExists as e:
-            if e.code != ErrorCode.TABLE_ALREADY_EXIST:  # a table in the lake: IF NOT EXISTS must not pass over it
+            if e.code != ErrorCode.TABLE_ALREADY_EXIST:  # a table in the lake, which IF NOT EXISTS must not ignore
                 raise
             raise analysis_exception(self.jvm, "TableAlreadyExistsException", identifier) from e
         except NotFound:
@@ -311,7 +310,7 @@ class SqlCatalog(JavaProxy):
     # ---- changing tables --------------------------------------------------------------------------------------------
 
     def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
-        """The table after all `changes`. Raises `UnsupportedOperation` for changes that it does not take."""
+        """The table after all `changes`. Raises `UnsupportedOperation` for changes that it does not support."""
         table = self._opened(identifier)
         if table.system is not None:
             raise can_only_be_read(table.name)
@@ -337,7 +336,7 @@ class SqlCatalog(JavaProxy):
         return self.dropTable(identifier)
 
     def renameTable(self, old: JavaObject, new: JavaObject) -> None:
-        """Spark gives the new name with the database of the old one, unless the statement names another."""
+        """Rename a table. Spark adds the old database to the new name, unless the statement names another."""
         target = self._without_catalog(new)
         try:
             is_renamed = self._side.rename_table(self._named(old), self._named(target))
@@ -375,7 +374,7 @@ class SqlCatalog(JavaProxy):
     # ---- FunctionCatalog --------------------------------------------------------------------------------------------
 
     def loadFunction(self, identifier: JavaObject) -> JavaProxy:
-        """The function of this name. Plans look for theirs without a namespace."""
+        """The function of this name. Plans look up their functions without a namespace."""
         from forebay.spark.sql.functions import function  # few statements need any
 
         loaded = None

@@ -20,22 +20,22 @@ from forebay.spark.reading.scan_source import ChangesSource
 
 _OWN_OPTIONS = ("startingversion", "endingversion", "startingtimestamp", "endingtimestamp", "startingboundinclusive",
                 "endingboundinclusive", "deduplicationmode", "computeupdates")  # fmt: skip
-"""The options by which DataFrames state the range, which Spark has read."""
+"""The options of DataFrames for the range, which Spark has read."""
 
 
 class TableChanges(ABC):
-    """The changes of one table: what its versions are, and how those of a range are read. Each side has its own."""
+    """The changes of one table: its versions, and the source of a range. Each side implements it."""
 
     name: str
-    """The table's, in SQL."""
+    """The table's name in SQL."""
 
     @abstractmethod
     def version(self, text: str) -> int:
-        """The number of the version that a statement names. Raises `InvalidRequest` and `UnsupportedOperation`."""
+        """The number of a version in a statement. Raises `InvalidRequest` and `UnsupportedOperation`."""
 
     @abstractmethod
     def source(self, changes: ChangesRange, is_net: bool, options: Mapping[str, str]) -> ChangesSource:
-        """The changes in a range, read with `options`; `is_net`: of each row, what its changes come to.
+        """The changes in a range, read with `options`; `is_net`: the net change of each row.
 
         Raises `UnsupportedOperation` and `InvalidRequest` for a range that the table does not have.
         """
@@ -85,8 +85,8 @@ class ChangelogProxy(JavaProxy):
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         all_options = python_options(options)
-        left = {name: value for name, value in all_options.items() if name.lower() not in _OWN_OPTIONS}
-        return ScanBuilder(self._context, self._source(left))
+        remaining = {name: value for name, value in all_options.items() if name.lower() not in _OWN_OPTIONS}
+        return ScanBuilder(self._context, self._source(remaining))
 
 
 def range_of(table: object, changelog_range: JavaObject, version: Callable[[str], int]) -> ChangesRange:
@@ -98,7 +98,7 @@ def range_of(table: object, changelog_range: JavaObject, version: Callable[[str]
     if kind == "TimestampRange":
         end = changelog_range.endingTimestamp()
         start = _first_ms(int(changelog_range.startingTimestamp()), from_start)
-        # An end that belongs to the range is in front of the first millisecond that does not.
+        # An inclusive end becomes the first millisecond after the range.
         stop = None if not end.isPresent() else _first_ms(int(end.get()), not to_end)
     else:
         end = changelog_range.endingVersion()

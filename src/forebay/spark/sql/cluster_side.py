@@ -1,6 +1,6 @@
 """The side of a cluster: its tables, for a catalog of Spark.
 
-Beside a table `t` there are system tables, such as `t$changelog` (forebay.spark.sql.live_tables).
+A table `t` has system tables, such as `t$changelog` (forebay.spark.sql.live_tables).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ClusterSide(CatalogSide):
         return self.context.connection.table_exists(_path(name))
 
     def open(self, name: TableIdentifier) -> LiveSideTable | None:
-        """The system table of a name is checked when its proxy is made."""
+        """The table of a name. Its system table is checked when the proxy is created."""
         _, separator, system = name.table.partition(SYSTEM_SEPARATOR)
         try:
             info = self.context.admin.table_info(_path(name.plain))
@@ -127,7 +127,7 @@ class ClusterSide(CatalogSide):
 
 
 class LiveSideTable(SideTable):
-    """A table of the cluster, or a system table beside it."""
+    """A table of the cluster, or one of its system tables."""
 
     deletes_whole_rows = False
 
@@ -137,8 +137,8 @@ class LiveSideTable(SideTable):
         self.key = info.schema.primary_key
 
     def check_options(self, request: LoadRequest) -> None:
-        """Check options before the statement is planned, which only Spark 4.3 or newer allows."""
-        # The option that gives the table another column is read by `proxy`.
+        """Check options before the statement is planned; Spark calls this from 4.3 on."""
+        # `proxy` reads the option that adds a column to the table.
         options = {name: value for name, value in request.options.items() if name.lower() != DELETE_BEHAVIOR}
         deletes_option(request.options)
         if options and request.is_write:
@@ -170,9 +170,9 @@ class LiveSideTable(SideTable):
         return StagedLiveTable(self._context, self._info)
 
     def staged_replacement(self, request: TableRequest) -> TableProxy:
-        """The same table, whose rows are replaced in one transaction. Its definition must stay the same.
+        """The same table, whose rows are replaced in one transaction. Its definition must not change.
 
-        Otherwise it is refused: Spark would drop the table first, and its rows would be lost if a later step failed.
+        Other replacements raise an error: Spark would drop the table first, and lose its rows if a later step failed.
         """
         info = self._info
         new = ddl.NewTable.of(request)
@@ -221,7 +221,7 @@ def _path(name: TableIdentifier) -> TablePath:
 
 
 def as_of(travel: TimeTravel) -> AsOf:
-    """The state that a statement asks for: a snapshot's number, a tag's name, or a time."""
+    """The state that a statement requests: a snapshot's number, a tag's name, or a time."""
     if travel.timestamp_us is not None:
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=travel.timestamp_us)
     version = travel.version or ""

@@ -1,8 +1,8 @@
-"""The functions of a catalog, `<catalog>.sys.<name>(...)`. forebay.spark.bucket_functions has those of buckets.
+"""The functions of a catalog, `<catalog>.sys.<name>(...)`. Bucket functions are in forebay.spark.bucket_functions.
 
 `max_pt('db.t')` is the last value of a table's first partition key, as text: `WHERE day = forebay.sys.max_pt('db.t')`
-reads the last day. Spark evaluates it while it plans the query, so it chooses partitions as a literal does. It is NULL
-where there is no partition. A name as in Java Paimon's catalog.
+reads the last day. Spark evaluates it while it plans the query, so it prunes partitions like a literal. It is NULL
+without partitions. Java Paimon's catalog has a function of the same name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LoadTable = Callable[[JavaObject], JavaProxy]
 
 
 def function(context: SessionContext, name: str, load: LoadTable) -> JavaProxy | None:
-    """The function of this name, which reads the tables that `load` finds; None if there is none."""
+    """The function of this name, which loads tables by `load`; None if there is none."""
     if name.lower() == MAX_PARTITION:
         return UnboundMaxPartition(context, load)
     return bucket_function(context, name)
@@ -80,7 +80,7 @@ class MaxPartition(JavaProxy):
             )
         try:
             table = self._load(java_identifier(self.jvm, parts[:1], parts[1]))
-        except JavaThrow as e:  # Java's Function may throw no such thing
+        except JavaThrow as e:  # Java's Function may not throw checked exceptions
             raise NotFound(f"{MAX_PARTITION}: there is no table '{name}' in catalog {self._context.catalog}") from e
         keys = table._keys() if isinstance(table, PartitionManagement) else []
         if not keys:

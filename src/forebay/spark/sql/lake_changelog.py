@@ -56,8 +56,8 @@ class LakeChangesSource(ChangesSource):
             )
         self._read = lake_read_options(options)
         if self._read.table or self._read.changelog:
-            named = next(iter(self._read.table), READ_CHANGELOG)
-            raise InvalidRequest(f"{name} have no option '{named}': the range says what is read")
+            option = next(iter(self._read.table), READ_CHANGELOG)
+            raise InvalidRequest(f"{name} have no option '{option}': the range says what is read")
         self._scan = LakeChangesScan(table, of.name, range=changes, is_net=is_net and has_key)
         super().__init__(name, self._scan.schema, self._scan.columns, table.schema.primary_keys, changes, is_net)
         self.partition_keys = self._scan.partition_keys

@@ -1,8 +1,8 @@
 """CREATE TABLE and ALTER TABLE of Spark -> definitions and schema changes of the lake engine.
 
-Table properties are Paimon's options, by Paimon's names. `primary-key` names the primary key (a PRIMARY KEY constraint
-says the same), and `comment` is the table's comment. PARTITIONED BY takes columns. Options that contradict each other
-or look misspelt are refused by the engine, whose words the user sees.
+Table properties are Paimon's options, with Paimon's names. `primary-key` is the primary key (a PRIMARY KEY constraint
+is equivalent), and `comment` is the table's comment. PARTITIONED BY takes columns. The engine rejects options that
+contradict each other or look misspelled; users see its messages.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Definition:
 def definition(request: TableRequest) -> Definition:
     """The definition of a new table, or of a copy: CREATE TABLE LIKE.
 
-    Raises `InvalidRequest` for what contradicts itself or is not known.
+    Raises `InvalidRequest` for contradictions and unknown options.
     """
     properties = _own_properties(request.properties)
     keys = parsers.names(properties.pop(PRIMARY_KEY, ""))
@@ -89,9 +89,9 @@ def definition(request: TableRequest) -> Definition:
 
 
 def stored_default(column: str, t: DataType, text: str | None) -> str | None:
-    """The text that a table stores for DEFAULT `text`: that of a value, which every engine understands.
+    """The text that a table stores for DEFAULT `text`: a value's text, which all engines can read.
 
-    Raises `InvalidRequest` for expressions. Of nested types Spark and Java Paimon alone read the text.
+    Raises `InvalidRequest` for expressions. Only Spark and Java Paimon can read the text of nested types.
     """
     if text is None or text.upper() == "NULL":
         return None
@@ -151,12 +151,12 @@ def _partition_keys(transforms: Iterable[Transform]) -> tuple[str, ...]:
 
 def table_properties(schema: TableSchema) -> dict[str, str]:
     """The properties shown by SHOW TBLPROPERTIES, from which CREATE TABLE recreates the table."""
-    shown = {name: value for name, value in schema.options.items() if name != PATH}
+    properties = {name: value for name, value in schema.options.items() if name != PATH}
     if schema.primary_keys:
-        shown[PRIMARY_KEY] = ",".join(schema.primary_keys)
+        properties[PRIMARY_KEY] = ",".join(schema.primary_keys)
     if schema.comment is not None:
-        shown[COMMENT] = schema.comment
-    return {**shown, PROVIDER: PAIMON}
+        properties[COMMENT] = schema.comment
+    return {**properties, PROVIDER: PAIMON}
 
 
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def table_properties(schema: TableSchema) -> dict[str, str]:
 def schema_change(schema: TableSchema, change: TableChange) -> SchemaChange:
     """One change of ALTER TABLE for the lake engine.
 
-    Raises `InvalidRequest` and `UnsupportedOperation` for changes that tables do not take.
+    Raises `InvalidRequest` and `UnsupportedOperation` for unsupported changes.
     """
     match change:
         case requests.SetProperty(name, value):

@@ -98,8 +98,8 @@ def expire_partitions(
         opened_table = opened_table.with_options(
             {key: str(value) for key, value in stated.items() if value is not None}
         )
-    gone = opened_table.maintenance().expire_partitions(dry_run=dry_run)
-    return ((_partition_text(opened_table, partition),) for partition in gone)
+    expired = opened_table.maintenance().expire_partitions(dry_run=dry_run)
+    return ((_partition_text(opened_table, partition),) for partition in expired)
 
 
 def _partition_text(table: Table, partition: Mapping[str, Any]) -> str:

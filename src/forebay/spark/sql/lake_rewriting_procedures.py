@@ -70,20 +70,20 @@ def compact(
     if dry_run:
         tasks = opened_table.plan_compaction(full, selected, **what)
         return [(True, None, sum(len(task.input_files) for task in tasks), None)]
-    made = opened_table.compact(
+    snapshot = opened_table.compact(
         full, selected, **what, runner=SparkTasks(active_context(), f"compacting {opened_table.name}")
     )
-    if made is None:
+    if snapshot is None:
         return [(True, None, 0, 0)]
     kinds = [
-        e.kind for e in opened_table.context.manifests.entries(opened_table.context.manifests.delta_manifests(made))
+        e.kind for e in opened_table.context.manifests.entries(opened_table.context.manifests.delta_manifests(snapshot))
     ]
-    return [(True, made.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))]
+    return [(True, snapshot.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))]
 
 
-def _order(table: Table, given: str | None, columns: list[str], full: bool) -> str:
+def _order(table: Table, order_strategy: str | None, columns: list[str], full: bool) -> str:
     """The kind of order, in which files are sorted by `columns`, if there are any."""
-    strategy = (given or "none").strip().lower()
+    strategy = (order_strategy or "none").strip().lower()
     if strategy == "none":
         if columns:
             raise InvalidRequest(
@@ -167,8 +167,8 @@ def _compacted(table: Table, name: str, dry_run: bool) -> str:
     if dry_run:
         files = sum(len(task.input_files) for task in table.plan_compaction(True))
         return f"{files:,} files to compact" if files else "nothing to compact"
-    made = table.compact(True, runner=SparkTasks(active_context(), f"compacting {name}"))
-    return "nothing to compact" if made is None else f"snapshot {made.id}"
+    snapshot = table.compact(True, runner=SparkTasks(active_context(), f"compacting {name}"))
+    return "nothing to compact" if snapshot is None else f"snapshot {snapshot.id}"
 
 
 # ---- rescaling ------------------------------------------------------------------------------------------------------

@@ -68,13 +68,15 @@ class LakeTableProxy(WrittenTable):
         schema: TableSchema | None = None,
         as_of: Mapping[str, str] | None = None,
     ) -> None:
-        """`name` is how the table is written in SQL; `as_of` are the options of `table` by which it is an old one."""
-        shown = schema or table.schema
-        version = ".".join([str(shown.id), str(shown.time_millis), *(f"{k}={v}" for k, v in (as_of or {}).items())])
-        super().__init__(context, name, table_schema(shown.fields), version)
+        """`name` is the table's name in SQL; `as_of` are the options of `table` that select a past state."""
+        displayed = schema or table.schema
+        version = ".".join(
+            [str(displayed.id), str(displayed.time_millis), *(f"{k}={v}" for k, v in (as_of or {}).items())]
+        )
+        super().__init__(context, name, table_schema(displayed.fields), version)
         self._table, self._is_old = table, as_of is not None
         self._changed: Snapshot | None = None
-        """The snapshot that an UPDATE, MERGE or DELETE is about: all scans of its statement read this one."""
+        """The snapshot of an UPDATE, MERGE or DELETE: all scans of its statement read it."""
 
     def _partition_keys(self) -> tuple[str, ...]:
         return self._table.schema.partition_keys
@@ -95,7 +97,7 @@ class LakeTableProxy(WrittenTable):
         return write_builder(self._context, self._name, self._table, python_options(info.options()), info)
 
     def metrics(self) -> JavaObject:
-        """For `sink.metrics` in the progress of a streaming query that writes this table."""
+        """The metrics of a streaming query that writes this table: `sink.metrics` in its progress."""
         from forebay.spark.writing.stream_commits import sink_metrics
 
         return java_map(self.jvm, sink_metrics(self._table))
@@ -162,7 +164,7 @@ class LakePartitions(PartitionManagement):
         self._table.new_commit().drop_partitions(partitions)
 
     def dropPartitions(self, rows: JavaObject) -> bool:
-        """In one commit. Partitions that are not there are not missed: Spark has looked before."""
+        """Drop partitions in one commit. Missing partitions are ignored: Spark has checked them before."""
         self._remove_partitions([self._values(row) for row in rows])
         return True
 
@@ -199,7 +201,7 @@ class StagedLakeTable(LakeTableProxy, StagedTable):
 
 
 class ReplacingLakeTable(StagedLakeTable):
-    """A table that is filled under a temporary name, and then takes the place of table `replaced`.
+    """A table that is filled under a temporary name, and then replaces table `replaced`.
 
     Readers see the old table until the new one is complete. If the process dies in between, the old table still has
     its name or, in the moment between two renames, as `<name>__replaced_<number>`.
@@ -210,7 +212,7 @@ class ReplacingLakeTable(StagedLakeTable):
         self._replaced = replaced
 
     def commitStagedChanges(self) -> None:
-        """Put the new table in the place of the old one, which is dropped at the end."""
+        """Replace the old table by the new one, and drop the old one at the end."""
         lake, old = self._context.lake, beside(self._replaced, "replaced")
         lake.rename_table(self._replaced, old)
         try:
@@ -246,7 +248,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def system_table(
     context: LakeContext, name: str, table: Table, system: str, as_of: Mapping[str, str] | None = None
 ) -> TableProxy:
-    """The proxy for a system table; `as_of` are the options of `table` by which it is an old one.
+    """The proxy for a system table; `as_of` are the options of `table` that select a past state.
 
     Raises `NotFound` naming the system tables that there are.
     """

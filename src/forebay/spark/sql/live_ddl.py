@@ -1,9 +1,9 @@
 """CREATE TABLE and ALTER TABLE of Spark -> table descriptors and changes, and descriptors -> table properties.
 
 The properties are those of Fluss's Spark connector: `primary.key`, `bucket.key`, `bucket.num` and `comment` describe
-the table, `table.*` are options of the server, everything else is a custom property, kept and not interpreted. A name
-that looks like a misspelt one of the first kind is refused, because as a custom property it would silently do nothing.
-`CLUSTERED BY (k) INTO n BUCKETS` and `PRIMARY KEY (k)` say the same as the properties.
+the table, `table.*` are options of the server, all others are custom properties, which are stored and not interpreted.
+A name that looks like a misspelled property of the first kind raises an error, because as a custom property it would
+have no effect. `CLUSTERED BY (k) INTO n BUCKETS` and `PRIMARY KEY (k)` are equivalent to the properties.
 
 DEFAULT of a column is a custom property under the name that it has in Paimon: `fields.<column>.default-value`.
 Its value is SQL, which Spark evaluates when it fills columns; servers and other clients do not.
@@ -71,7 +71,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class NewTable:
-    """The table that CREATE TABLE asks for."""
+    """The table that CREATE TABLE requests."""
 
     columns: Sequence[Column]
     transforms: Sequence[Transform] = ()
@@ -81,7 +81,7 @@ class NewTable:
 
     @classmethod
     def of(cls, request: TableRequest) -> NewTable:
-        """The table of a request, with the types of Fluss. Raises `UnsupportedOperation` for types that it has not."""
+        """The table of a request, with Fluss types. Raises `UnsupportedOperation` for types without a Fluss type."""
         texts = {f.name: default_of(f, request.is_copy) for f in request.schema.fields}
         defaults = {name: text for name, text in texts.items() if text is not None}
         columns = from_spark_schema(request.schema)
@@ -93,7 +93,7 @@ def _invalid(message: str) -> InvalidRequest:
 
 
 def new_descriptor(new: NewTable) -> TableDescriptor:
-    """The descriptor of a new table. Raises `InvalidRequest` for anything that contradicts itself or is unknown."""
+    """The descriptor of a new table. Raises `InvalidRequest` for contradictions and unknown properties."""
     properties = _own_properties(new.properties)
     partition_keys, bucket_keys, buckets = _layout(new.transforms)
     primary_key = _one_of(new.primary_key, parsers.names(properties.pop(PRIMARY_KEY, "")), "primary key")
@@ -127,7 +127,7 @@ def _one_of(in_statement: tuple[str, ...], in_properties: tuple[str, ...], what:
 
 
 def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that concern the table. Raises for those that ask for what cannot be."""
+    """The properties of the table, without those that Spark adds. Raises for unsupported ones."""
     provider = properties.get(PROVIDER)
     if provider is not None and provider.lower() not in PROVIDERS:
         raise _invalid(
@@ -198,23 +198,23 @@ def _layout(transforms: Iterable[Transform]) -> tuple[tuple[str, ...], tuple[str
 def table_properties(info: TableInfo, *, with_defaults: bool = True) -> dict[str, str]:
     """The properties that SHOW TBLPROPERTIES shows: CREATE TABLE recreates the table with them."""
     descriptor = info.descriptor
-    shown: dict[str, str] = {}
+    properties: dict[str, str] = {}
     if info.has_primary_key:
-        shown[PRIMARY_KEY] = ",".join(info.schema.primary_key)
+        properties[PRIMARY_KEY] = ",".join(info.schema.primary_key)
     if descriptor.bucket_keys:
-        shown[BUCKET_KEY] = ",".join(descriptor.bucket_keys)
-    shown[BUCKET_COUNT] = str(info.bucket_count)
+        properties[BUCKET_KEY] = ",".join(descriptor.bucket_keys)
+    properties[BUCKET_COUNT] = str(info.bucket_count)
     if info.schema.auto_increment_column is not None:
-        shown[AUTO_INCREMENT] = info.schema.auto_increment_column
+        properties[AUTO_INCREMENT] = info.schema.auto_increment_column
     if descriptor.comment is not None:
-        shown[COMMENT] = descriptor.comment
-    # Where the lake is comes from the server's settings, which CREATE TABLE may not repeat.
+        properties[COMMENT] = descriptor.comment
+    # The location of the lake is a setting of the server, which CREATE TABLE may not repeat.
     of_lake = descriptor.lake_options_prefix
     own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
     custom = descriptor.custom_properties
     if not with_defaults:
         custom = {name: value for name, value in custom.items() if _DEFAULT.fullmatch(name) is None}
-    return {**shown, **own, **custom}
+    return {**properties, **own, **custom}
 
 
 def default_property(schema: Schema, column: str, text: str) -> dict[str, str]:
@@ -229,18 +229,18 @@ def difference(info: TableInfo, new: NewTable) -> str | None:
 
     Anything that `new` does not state (primary key, partitions, properties) stays as in the existing table.
     """
-    made = new_descriptor(new)
-    columns = [(c.name, replace(c.data_type, nullable=True)) for c in made.schema.columns]
+    descriptor = new_descriptor(new)
+    columns = [(c.name, replace(c.data_type, nullable=True)) for c in descriptor.schema.columns]
     if columns != [(c.name, replace(c.data_type, nullable=True)) for c in info.schema.columns]:
         return f"its columns are {', '.join(info.schema.names)}, of the types that it was created with"
-    if made.schema.primary_key not in ((), info.schema.primary_key):
+    if descriptor.schema.primary_key not in ((), info.schema.primary_key):
         return f"its primary key is ({', '.join(info.schema.primary_key)})"
-    if made.partition_keys not in ((), info.descriptor.partition_keys):
+    if descriptor.partition_keys not in ((), info.descriptor.partition_keys):
         return f"it is partitioned by ({', '.join(info.descriptor.partition_keys)})"
     current = table_properties(info)
-    requested = {**_own_properties(new.properties), **made.properties, **made.custom_properties}
-    if made.bucket_count is not None:
-        requested[BUCKET_COUNT] = str(made.bucket_count)
+    requested = {**_own_properties(new.properties), **descriptor.properties, **descriptor.custom_properties}
+    if descriptor.bucket_count is not None:
+        requested[BUCKET_COUNT] = str(descriptor.bucket_count)
     for name, value in requested.items():
         if name not in (PRIMARY_KEY, BUCKET_KEY) and current.get(name) != value:
             return f"its property '{name}' is {current.get(name)!r}"
@@ -275,7 +275,7 @@ class Alteration:
 
 
 def alteration(info: TableInfo, changes: Sequence[TableChange]) -> Alteration:
-    """The changes, checked. Raises `InvalidRequest` and `UnsupportedOperation` for those that tables do not take."""
+    """The changes, checked. Raises `InvalidRequest` and `UnsupportedOperation` for unsupported changes."""
     to_set: dict[str, str] = {}
     to_reset: list[str] = []
     columns: list[Column] = []
@@ -290,9 +290,9 @@ def alteration(info: TableInfo, changes: Sequence[TableChange]) -> Alteration:
             case ColumnAddition():
                 columns.append(_added(change))
             case DefaultChange(path, text):
-                made = _new_default(info, path, text)
-                to_set |= made
-                if not made:
+                defaults = _new_default(info, path, text)
+                to_set |= defaults
+                if not defaults:
                     to_reset.append(default_option(path[0]))
             case _:
                 raise _other_change(change)

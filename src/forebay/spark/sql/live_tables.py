@@ -96,8 +96,8 @@ class LiveTableProxy(ClusterTable, WrittenTable):
         super().__init__(context, info, to_spark_schema(info.schema.columns, default_values(info)))
 
     def _table_properties(self) -> dict[str, str]:
-        shown = ddl.table_properties(self._info, with_defaults=False)  # the columns show these
-        return {**shown, ddl.PROVIDER: ddl.PROVIDERS[0]}
+        properties = ddl.table_properties(self._info, with_defaults=False)  # they are shown with the columns
+        return {**properties, ddl.PROVIDER: ddl.PROVIDERS[0]}
 
     def _source(self, options: dict[str, str]) -> LiveScanSource:
         return LiveScanSource(self._context, self._name, self._info, options)
@@ -134,24 +134,24 @@ class PartitionedLiveTable(Partitions, LiveTableProxy):
 
 
 class StagedLiveTable(LiveTableProxy, StagedTable):
-    """A table of the cluster that a statement has just made."""
+    """A table of the cluster that a statement has just created."""
 
-    # CREATE OR REPLACE TABLE AS SELECT "overwrites" also where there was no table before.
+    # CREATE OR REPLACE TABLE AS SELECT "overwrites" a new table, too.
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "TRUNCATE")
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         """Raises `InvalidRequest` for write options that are properties of tables."""
-        # OPTIONS of CREATE TABLE come here too, although they have become properties of the table.
+        # Spark also passes OPTIONS of CREATE TABLE, which are properties of the table now.
         properties = self._table_properties()
         options = python_options(info.options())
-        left = {name: value for name, value in options.items() if properties.get(name) != value}
-        for name in left:
+        remaining = {name: value for name, value in options.items() if properties.get(name) != value}
+        for name in remaining:
             if ddl.is_property(name):
                 raise InvalidRequest(
                     f"there is no write option '{name}': it is a property of the new table {self._name}, which "
                     "df.writeTo(table).tableProperty(name, value).create() sets"
                 )
-        return NewTableWriteBuilder(self._context, self._info, left, info)
+        return NewTableWriteBuilder(self._context, self._info, remaining, info)
 
     def _drop_own(self) -> None:
         connection, path = self._context.connection, self._info.path
@@ -167,9 +167,7 @@ class ReplacedLiveTable(LiveTableProxy, StagedTable):
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         """The builder of a write that replaces all rows."""
         self._is_filled = True
-        all_options = python_options(
-            info.options()
-        )  # those of OPTIONS are properties of the table, which are as they are
+        all_options = python_options(info.options())  # OPTIONS are properties of the table, which have not changed
         options = {name: value for name, value in all_options.items() if self._table_properties().get(name) != value}
         builder = write_builder(self._context, self._info, options, info)
         builder.truncate()
@@ -180,7 +178,7 @@ class ReplacedLiveTable(LiveTableProxy, StagedTable):
             self._delete([])
 
     def abortStagedChanges(self) -> None:
-        """Nothing to do: the rows are those of before."""
+        """Nothing to do: the old rows are unchanged."""
 
 
 def table_proxy(context: LiveContext, info: TableInfo) -> WrittenTable:
@@ -197,7 +195,7 @@ _BUCKET_FIELDS = [
 
 
 class LiveTableAsOf(ClusterTable):
-    """A table as of a lake snapshot or an instant, which can only be read."""
+    """A table as of a lake snapshot or a time, which can only be read."""
 
     def __init__(self, context: LiveContext, info: TableInfo, as_of: AsOf) -> None:
         super().__init__(context, info, to_spark_schema(info.schema.columns))
@@ -215,9 +213,9 @@ class LiveTableAsOf(ClusterTable):
 
 
 class LiveTableWithDeletes(ClusterTable):
-    """A primary-key table that a stream reads with its deletes, for which it has a column `_change_type`.
+    """A primary-key table for streams with deletes, which have a column `_change_type`.
 
-    Spark asks batches for the same table; these are refused when they are planned.
+    Spark uses the same table for batches; planning them raises an error.
     """
 
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
@@ -258,7 +256,7 @@ def _buckets(context: LiveContext, info: TableInfo) -> pa.Table:
 
 
 def system_table(context: LiveContext, info: TableInfo, system: str) -> TableProxy:
-    """The system table `system` beside the table `info`. Raises `NotFound` naming the ones that there are."""
+    """The system table `system` of the table `info`. Raises `NotFound`, which names the existing system tables."""
     name = f"{context.full_name(info.path)}{SYSTEM_SEPARATOR}{system}"
 
     def of_rows(kind: type[RowsSystemTable], partition_keys: tuple[str, ...]) -> RowsSystemTable:

@@ -1,12 +1,12 @@
-"""One side of two: tables of a cluster, and beside them tables of a lake.
+"""A side that combines the tables of a cluster and of a lake.
 
-A name is looked up in the cluster first, then in the lake. A table that is created with `USING paimon` is a table of
-the lake, others are tables of the cluster. (Spark reserves the table property `provider`, so TBLPROPERTIES cannot name
-it.) A name belongs to one side: it is refused where the other side has a table of this name. Databases are those of
-both; the first table on a side creates its database there.
+A name is looked up in the cluster first, then in the lake. `USING paimon` creates a table in the lake, all other tables
+are created in the cluster. (Spark reserves the table property `provider`, so TBLPROPERTIES cannot name it.) A name
+belongs to one side: creating it on the other side raises an error. Databases are those of both sides; the first table
+on a side creates its database there.
 
-A table of the cluster that is tiered has its lake table under the same name, if this is the lake that it is tiered
-into: the name means the cluster's table, which reads both.
+If a table of the cluster is tiered into this lake, its lake table has the same name. The name then means the table of
+the cluster, which reads both.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ class MixedSide(CatalogSide):
         return self.lake if not self.live.has_table(name) and self.lake.has_table(name) else self.live
 
     def side_of_new(self, name: TableIdentifier, properties: Mapping[str, str]) -> CatalogSide:
-        """The side for a new table with these properties, which has its database afterwards.
+        """The side for a new table with these properties; its database is created there if necessary.
 
-        Raises `InvalidRequest` where the other side has a table of this name, `NotFound` without the database.
+        Raises `InvalidRequest` if the other side has a table of this name, `NotFound` without the database.
         """
         side: CatalogSide = self.lake if is_paimon(properties.get(PROVIDER)) else self.live
         other = self.live if side is self.lake else self.lake
@@ -139,7 +139,7 @@ class MixedSide(CatalogSide):
         return side
 
     def side_of_replaced(self, name: TableIdentifier, properties: Mapping[str, str]) -> CatalogSide:
-        """A table is replaced where it is, if the statement does not say."""
+        """The side of the statement's provider; without one, the side of the existing table."""
         if PROVIDER not in properties and self._side_of(name) is self.lake:
             return self.lake
         return self.side_of_new(name, properties)

@@ -43,7 +43,7 @@ class PartitionManagement(JavaProxy):
 
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "catalog.SupportsAtomicPartitionManagement",)
 
-    if TYPE_CHECKING:  # what subclasses have and answer
+    if TYPE_CHECKING:  # implemented by subclasses
         _context: Any
         _name: str
 
@@ -51,7 +51,7 @@ class PartitionManagement(JavaProxy):
             """The partition keys."""
 
         def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
-            """The values of the partitions that have these, one row each, with Spark's Arrow schema."""
+            """The values of the partitions with these values, one row each, with Spark's Arrow schema."""
 
         def _add_partition(self, values: Mapping[str, Any]) -> None:
             """Raises `AlreadyExists`."""
@@ -73,7 +73,7 @@ class PartitionManagement(JavaProxy):
         }
 
     def _value(self, row: JavaObject, position: int, key: Column) -> Any:
-        """A value of an internal row, by way of a literal's text, which has the same form for all types."""
+        """A value of an internal row, converted through the text of a literal, which supports all types."""
         data_type = struct_type(self.jvm, to_spark_schema([key])).apply(0).dataType()
         literal = self.jvm.class_(CONNECTOR + "expressions.LiteralValue")(row.get(position, data_type), data_type)
         return literal_values(Literal(str(literal.toString()), str(data_type.json())))[0]
@@ -95,7 +95,7 @@ class PartitionManagement(JavaProxy):
         return struct_type(self.jvm, self._partition_schema())
 
     def listPartitionIdentifiers(self, names: JavaObject, row: JavaObject) -> JavaObject:
-        """The partitions that have the values in `row` for the keys `names`."""
+        """The partitions with the values in `row` for the keys `names`."""
         partitions = self._partitions_with(self._values(row, [str(name) for name in names]))
         return internal_rows(self.jvm, self._context.session, self._partition_schema(), partitions)
 
@@ -120,13 +120,13 @@ class PartitionManagement(JavaProxy):
     def createPartitions(self, rows: JavaObject, properties: JavaObject) -> None:
         """Create all of them, or none if one cannot be created."""
         requested = [self._values(row) for row in rows]
-        made: list[Mapping[str, Any]] = []
+        created: list[Mapping[str, Any]] = []
         try:
             for index, values in enumerate(requested):
                 self._create(values, properties[index], rows[index])
-                made.append(values)
+                created.append(values)
         except BaseException:
-            for partition in made:
+            for partition in created:
                 with contextlib.suppress(NotFound):
                     self._remove_partitions([partition])
             raise
@@ -176,7 +176,7 @@ class Partitions(PartitionManagement):
         return self.truncatePartitions([row])
 
     def truncatePartitions(self, rows: Iterable[JavaObject]) -> bool:
-        """In one transaction."""
+        """Delete the rows of the partitions in one transaction."""
         self._check_deletable("TRUNCATE TABLE ... PARTITION")
         specs = [self._spec(self._values(row)) for row in rows]
         run_tasks = partial(run_job, self.jvm.context)

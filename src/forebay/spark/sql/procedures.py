@@ -155,14 +155,14 @@ class ProcedureProxy(JavaProxy):
     def parameters(self) -> JavaObject:
         """Spark's ProcedureParameter[], with comments and default values."""
         make = getattr(self.jvm.class_(_PROCEDURES + "ProcedureParameter"), "in")
-        made = []
+        parameters = []
         for parameter in self._procedure.parameters:
             struct = struct_type(self.jvm, StructType([StructField(parameter.name, parameter.data_type)]))
             builder = make(parameter.name, struct.apply(0).dataType()).comment(parameter.comment)
             if parameter.default is not None:
                 builder = builder.defaultValue(parameter.default)
-            made.append(builder.build())
-        return self.jvm.array(_PROCEDURES + "ProcedureParameter", made)
+            parameters.append(builder.build())
+        return self.jvm.array(_PROCEDURES + "ProcedureParameter", parameters)
 
     def call(self, row: JavaObject) -> JavaObject:
         """Run it; the result is an iterator over one scan, which has the rows."""

@@ -1,7 +1,7 @@
-"""The requests of statements to a catalog: Spark's objects, read into values that both sides understand.
+"""The requests of statements to a catalog: Spark's objects, converted to values for both sides.
 
 `TableRequest` is CREATE TABLE, `LoadRequest` says how a table is to be loaded, and a `TableChange` is one change of
-ALTER TABLE, by the name of Spark's class. Releases of Spark say the same in different ways; these functions know all of
+ALTER TABLE, with the name of Spark's class. Releases of Spark differ in these objects; the functions support all of
 them.
 """
 
@@ -43,7 +43,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class TableRequest:
-    """The table that CREATE TABLE asks for. Comments and default values are in the metadata of the fields.
+    """The table that CREATE TABLE requests. Comments and default values are in the metadata of the fields.
 
     `is_copy`: by CREATE TABLE LIKE, whose columns are those of another table.
     """
@@ -102,7 +102,7 @@ def _primary_key(constraints: JavaObject) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TimeTravel:
-    """The state of a table that a statement reads: a version as it was written, or the state at an instant."""
+    """The past state of a table that a statement reads: a version, as written in SQL, or a time."""
 
     version: str | None = None
     timestamp_us: int | None = None
@@ -110,7 +110,7 @@ class TimeTravel:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """How a table is to be loaded. Only Spark 4.3 or newer gives `options`, and says whether they are of a write."""
+    """The arguments of loading a table. Spark 4.3 or newer passes `options`, and whether they are for a write."""
 
     travel: TimeTravel | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class LoadRequest:
 
 
 def load_request(jvm: Jvm, how: tuple[Any, ...]) -> LoadRequest:
-    """The request in the arguments of `loadTable` behind the name."""
+    """The request in the arguments of `loadTable` after the name."""
     if len(how) != 2:
         return LoadRequest(_version_or_time(how))
     context, options = how
@@ -146,7 +146,7 @@ def _version_or_time(how: tuple[Any, ...]) -> TimeTravel | None:
 
 
 def without_travel(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without those by which DataFrames ask for time travel, which Spark has answered."""
+    """The options without those for time travel of DataFrames, which Spark has evaluated."""
     return {name: value for name, value in options.items() if name.lower() not in ("timestampasof", "versionasof")}
 
 
@@ -155,7 +155,7 @@ def without_travel(options: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SetProperty:
-    """SET TBLPROPERTIES, one of them, or COMMENT ON; without a value UNSET TBLPROPERTIES."""
+    """SET TBLPROPERTIES of one property, or COMMENT ON; without a value UNSET TBLPROPERTIES."""
 
     name: str
     value: str | None
@@ -163,7 +163,7 @@ class SetProperty:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPosition:
-    """FIRST, or behind the column `after`."""
+    """FIRST, or AFTER the column `after`."""
 
     after: str | None = None
 
@@ -307,5 +307,5 @@ def _position(position: JavaObject) -> ColumnPosition:
 
 def _spark_type(jvm: Jvm, java: JavaObject) -> DataType:
     wrapper = jvm.class_("org.apache.spark.sql.types.StructType")().add("c", java)
-    made: DataType = python_schema(wrapper).fields[0].dataType
-    return made
+    spark_type: DataType = python_schema(wrapper).fields[0].dataType
+    return spark_type

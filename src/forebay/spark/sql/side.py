@@ -1,8 +1,8 @@
-"""The contract of a side, which has the tables of a catalog, in values of Python.
+"""The interface of a side, which has the tables of a catalog, in Python values.
 
-A catalog (`forebay.spark.sql.catalog.SqlCatalog`) faces Spark: it reads Spark's requests, and throws Spark's
-exceptions. What it serves is a `CatalogSide`, which knows databases and tables by name. An open table is a `SideTable`;
-a name may also mean a system table beside a table (`t$changelog`, `t$files`).
+A catalog (`forebay.spark.sql.catalog.SqlCatalog`) reads Spark's requests and throws Spark's exceptions. It delegates to
+a `CatalogSide`, which looks up databases and tables by name. An open table is a `SideTable`; a name may also be that of
+a system table (`t$changelog`, `t$files`).
 
 | side | tables of | module |
 |---|---|---|
@@ -10,8 +10,8 @@ a name may also mean a system table beside a table (`t$changelog`, `t$files`).
 | `WarehouseSide` | a warehouse | forebay.spark.sql.warehouse_side |
 | `MixedSide` | both, under one name | forebay.spark.sql.mixed_side |
 
-Errors are those of forebay.base.errors, of databases with the codes DATABASE_NOT_EXIST and DATABASE_NOT_EMPTY. All
-of it runs on the driver, in any thread of the JVM, and nothing is cached: every statement asks again.
+Errors are those of forebay.base.errors; errors about databases have the codes DATABASE_NOT_EXIST and
+DATABASE_NOT_EMPTY. Methods run on the driver, in any thread of the JVM, and cache nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableIdentifier:
-    """A database, and the name of a table in it, with what stands behind it: `t`, `t$changelog`."""
+    """A database, and the name of a table in it, with a suffix for system tables: `t`, `t$changelog`."""
 
     database: str
     table: str
 
     @property
     def plain(self) -> TableIdentifier:
-        """The name of the table alone."""
+        """The name of the table without a suffix."""
         return TableIdentifier(self.database, self.table.partition(SYSTEM_SEPARATOR)[0])
 
     @property
@@ -53,41 +53,41 @@ class TableIdentifier:
 
 
 class SideTable(ABC):
-    """A table that is open, as the next statement sees it, or a system table beside one."""
+    """An open table, as the next statement sees it, or one of its system tables."""
 
     name: str
-    """Its name in SQL, with that of the catalog."""
+    """Its name in SQL, with the catalog."""
 
     system: str | None
-    """The name of the system table beside it; None: the table itself."""
+    """The name of the system table; None for the table itself."""
 
     key: tuple[str, ...]
-    """The primary key; () where there is none."""
+    """The primary key; () without one."""
 
     deletes_whole_rows: bool
-    """Whether a delete that is written as a change needs all columns, and not only those of the key."""
+    """Whether a delete in written changes needs all columns, and not only the key."""
 
     @abstractmethod
     def proxy(self, options: Mapping[str, str] | None = None) -> TableProxy:
-        """The table for Spark. `options` of a read may give it other columns."""
+        """The proxy of the table. `options` of a read may change its columns."""
 
     @abstractmethod
     def system_proxy(self) -> TableProxy:
-        """The system table for Spark. Raises `NotFound` naming the system tables that there are."""
+        """The proxy of the system table. Raises `NotFound`, which names the existing system tables."""
 
     @abstractmethod
     def as_of(self, travel: TimeTravel) -> TableProxy:
-        """An old state of the table for Spark, or of its system table. Raises `NotFound` and `UnsupportedOperation`."""
+        """The proxy of a past state of the table or system table. Raises `NotFound` and `UnsupportedOperation`."""
 
     @abstractmethod
     def staged(self) -> TableProxy:
-        """The table for Spark, which has just been created and will be filled; it is dropped if that fails."""
+        """The proxy of a table that was just created and will be filled; it is dropped if that fails."""
 
     @abstractmethod
     def staged_replacement(self, request: TableRequest) -> TableProxy:
-        """A table for Spark, which takes the place of this one when it is filled: CREATE OR REPLACE TABLE.
+        """The proxy of a table that replaces this one when it is filled: CREATE OR REPLACE TABLE.
 
-        Raises `UnsupportedOperation` where that cannot be done in one step.
+        Raises `UnsupportedOperation` if that cannot be done atomically.
         """
 
     @abstractmethod
@@ -96,23 +96,23 @@ class SideTable(ABC):
 
     @abstractmethod
     def alter(self, changes: Sequence[TableChange]) -> SideTable:
-        """Make all `changes`, and return the table as it is then.
+        """Make all `changes`, and return the altered table.
 
-        Raises `InvalidRequest` and `UnsupportedOperation` for changes that the table does not take.
+        Raises `InvalidRequest` and `UnsupportedOperation` for changes that the table does not support.
         """
 
     def check_options(self, request: LoadRequest) -> None:  # noqa: B027 - a side may have nothing to check
-        """Raise `InvalidRequest` for options of a statement that can be seen to be wrong before it is planned."""
+        """Raise `InvalidRequest` for wrong options of a statement, if that is known before it is planned."""
 
 
 class CatalogSide(ABC):
-    """The databases and tables of a catalog. It sees no object of Spark, and throws no exception of Spark."""
+    """The databases and tables of a catalog, independent of Spark's objects and exceptions."""
 
     context: Any
 
     @property
     def views(self) -> Catalog | None:
-        """The lake that keeps views of Spark (forebay.spark.sql.views); None where there are none."""
+        """The lake that stores views (forebay.spark.sql.views); None without views."""
         return None
 
     @abstractmethod
@@ -129,7 +129,7 @@ class CatalogSide(ABC):
 
     @abstractmethod
     def database_properties(self, database: str) -> dict[str, str]:
-        """Properties, and the comment as one. Raises `NotFound`."""
+        """The properties of a database, including its comment. Raises `NotFound`."""
 
     @abstractmethod
     def create_database(self, database: str, properties: Mapping[str, str]) -> None:
@@ -155,13 +155,13 @@ class CatalogSide(ABC):
 
     @abstractmethod
     def open(self, name: TableIdentifier) -> SideTable | None:
-        """The table, or a system table beside it, of which it may not know whether there is one.
+        """The table or system table; whether the system table exists may be unknown yet.
 
-        None where there is no such table."""
+        None if there is no such table."""
 
     @abstractmethod
     def create_table(self, name: TableIdentifier, request: TableRequest) -> SideTable:
-        """Raises `AlreadyExists`, `NotFound` for the database, and `InvalidRequest` for what cannot be made."""
+        """Create a table. Raises `AlreadyExists`, `NotFound` without the database, `InvalidRequest`."""
 
     @abstractmethod
     def drop_table(self, name: TableIdentifier) -> bool:
@@ -173,13 +173,13 @@ class CatalogSide(ABC):
 
     @abstractmethod
     def copied_properties(self, properties: Mapping[str, str]) -> Mapping[str, str] | None:
-        """The properties of a table that CREATE TABLE LIKE copies; None of a table of another side."""
+        """The properties of a table for CREATE TABLE LIKE; None for a table of another side."""
 
     # ---- what only a catalog of several sides decides ----------------------------------------------------------------
 
     @property
     def parts(self) -> Sequence[CatalogSide]:
-        """The sides of which it consists, the first one first."""
+        """The sides of a mixed side, in order of lookup; otherwise the side itself."""
         return (self,)
 
     def side_of_new(self, name: TableIdentifier, properties: Mapping[str, str]) -> CatalogSide:
@@ -187,14 +187,14 @@ class CatalogSide(ABC):
         return self
 
     def side_of_replaced(self, name: TableIdentifier, properties: Mapping[str, str]) -> CatalogSide:
-        """The side on which a table is to be replaced, or created, by one with these properties."""
+        """The side on which a table with these properties replaces another, or is created."""
         return self
 
     def prepare_view(self, name: TableIdentifier) -> None:  # noqa: B027 - nothing to do for a warehouse alone
-        """Have the database of a view to be created. Raises `AlreadyExists` for the name of a table."""
+        """Ensure that the database of a new view exists. Raises `AlreadyExists` if there is a table of this name."""
 
     # ---- procedures -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def procedures(self) -> Mapping[str, Procedure]:
-        """By name; each runs in the side's `context`."""
+        """The procedures by name; each runs in the side's `context`."""

@@ -1,4 +1,4 @@
-"""The proxies that `loadTable` returns, as far as the tables of both sides share them."""
+"""The base classes of the proxies that `loadTable` returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from forebay.spark.writing.row_level import DELETE, OpenSource, OperationBuilder
 CATALOG = CONNECTOR + "catalog."
 
 LocalRows = Callable[[dict[str, str]], Callable[[], pa.Table]]
-"""Checks the options of a read, and returns what makes its rows."""
+"""Checks the options of a read, and returns the function that creates its rows."""
 
 
 class TableProxy(JavaProxy):
@@ -62,7 +62,7 @@ class TableProxy(JavaProxy):
         return None
 
     def id(self) -> str | None:
-        """None is the answer of the interface itself; but every query asks, and this answer needs no further call."""
+        """The id of the table, or None as in Spark's default method. Implementing it saves a call per query."""
         return self._id
 
     def schema(self) -> JavaObject:
@@ -93,7 +93,7 @@ class TableProxy(JavaProxy):
 
 
 class ReadOnlyTable(TableProxy):
-    """A table beside another one. It takes writes, for Spark's own words do not say where to write instead."""
+    """A system table. It accepts writes only to raise an error that says where to write instead."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsWrite",)
 
@@ -106,12 +106,12 @@ class ReadOnlyTable(TableProxy):
 
 
 def can_only_be_read(name: str) -> UnsupportedOperation:
-    """The error for a statement that would change the system table `name` (`t$changelog`)."""
+    """The error for a statement that changes the system table `name` (`t$changelog`)."""
     return UnsupportedOperation(f"{name} can only be read: write into {name.rpartition('$')[0]}")
 
 
 class LocalSystemTable(ReadOnlyTable):
-    """A system table whose rows the driver has, without a task."""
+    """A system table whose rows the driver returns, without a task."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class LocalSystemTable(ReadOnlyTable):
 
 
 class RowsSystemTable(ReadOnlyTable):
-    """A system table whose rows tasks read, in batches alone."""
+    """A system table whose rows tasks read, in batches only."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class StreamedSystemTable(RowsSystemTable):
 
 
 class WrittenTable(TableProxy):
-    """A table that is written, and whose rows can be deleted. Subclasses know how."""
+    """A table with writes and deletes, which subclasses implement."""
 
     interfaces: ClassVar[tuple[str, ...]] = (
         CATALOG + "SupportsWrite",
@@ -187,9 +187,9 @@ class WrittenTable(TableProxy):
         def _operation(self, command: JavaObject) -> RowLevelOperation: ...
 
     def _taking_changes(self, key: Sequence[str], *, deletes_whole_rows: bool = False) -> WrittenTable:
-        """This table, for a write of changes: with a column `_change_type` in front.
+        """This table for a write of changes, with `_change_type` as its first column.
 
-        Of a delete nothing but the `key` need be there, unless it `deletes_whole_rows`. Raises `InvalidRequest` for
+        A delete needs only the columns of `key`, unless it `deletes_whole_rows`. Raises `InvalidRequest` for
         tables without primary key, and for those with a column of that name.
         """
         if not key:
@@ -210,7 +210,7 @@ class WrittenTable(TableProxy):
         return proxy_array(self.jvm, CATALOG + "MetadataColumn", columns)
 
     def _check_deletable(self, statement: str) -> None:
-        """Raise `UnsupportedOperation` for tables that can lose no rows."""
+        """Raise `UnsupportedOperation` for tables without deletes."""
 
     def newRowLevelOperationBuilder(self, info: JavaObject) -> JavaProxy:
         command = info.command()
@@ -219,7 +219,7 @@ class WrittenTable(TableProxy):
         return OperationBuilder(self._operation(command))
 
     def canDeleteWhere(self, predicates: JavaObject) -> bool:
-        """Whether `deleteWhere` does; else rows are deleted by a row-level operation."""
+        """Whether `deleteWhere` can delete these rows; otherwise a row-level operation deletes them."""
         self._check_deletable("DELETE FROM")
         filters, is_whole = predicates_of(predicates, self._columns())
         return is_whole and (not filters or self._deletes_directly(filters))
@@ -258,7 +258,7 @@ class StagedTable(WrittenTable):
 
 
 class MetadataColumnProxy(JavaProxy):
-    """A column that a table has beside its own, for who names it."""
+    """A metadata column, which queries read only by name."""
 
     interfaces = (CATALOG + "MetadataColumn",)
 
@@ -277,7 +277,7 @@ class MetadataColumnProxy(JavaProxy):
 
 
 class LocalScanProxy(JavaProxy):
-    """A scan that has its rows already, and its own builder."""
+    """A scan of rows in memory, and its builder."""
 
     interfaces = (CONNECTOR + "read.LocalScan", CONNECTOR + "read.ScanBuilder")
 

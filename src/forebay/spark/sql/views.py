@@ -174,9 +174,9 @@ class ViewCatalog(SqlCatalog):
         old = self._found(identifier)
         if old is None:
             raise self._no_such_view(identifier)
-        now, requested = _from_lake(old, self._context.catalog), _from_java(self.jvm, spark_view)
+        current, requested = _from_lake(old, self._context.catalog), _from_java(self.jvm, spark_view)
         new = _to_lake(old.name, self._context.catalog, requested)
-        if replace(now, options={}, comment=None) == replace(requested, options={}, comment=None):
+        if replace(current, options={}, comment=None) == replace(requested, options={}, comment=None):
             own_options = {name: value for name, value in old.options.items() if name.startswith(_OWN)}
             new = replace(old, options={**own_options, **requested.options}, comment=requested.comment)
         self._keep(new, replace=True)

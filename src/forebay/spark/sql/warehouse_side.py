@@ -127,7 +127,9 @@ class WarehouseSide(CatalogSide):
             if self.has_table(name.plain):  # something else is missing
                 raise
             return None
-        return LakeSideTable(self.context, self.context.full_name(name), table.another(), parts[0] if parts else None)
+        return LakeSideTable(
+            self.context, self.context.full_name(name), table.new_handle(), parts[0] if parts else None
+        )
 
     def create_table(self, name: TableIdentifier, request: TableRequest) -> LakeSideTable:
         return LakeSideTable(self.context, self.context.full_name(name), self._created(name, request))
@@ -186,10 +188,10 @@ class LakeSideTable(SideTable):
 
     def as_of(self, travel: TimeTravel) -> TableProxy:
         options, schema = travelled(self.name, self._table, travel)
-        then: Table = self._table.with_options(options)
+        past: Table = self._table.with_options(options)
         if self.system is None:
-            return table_proxy(self._context, self.name, then, schema, options)
-        return system_table(self._context, self.name, then, self.system, options)
+            return table_proxy(self._context, self.name, past, schema, options)
+        return system_table(self._context, self.name, past, self.system, options)
 
     def staged(self) -> TableProxy:
         return StagedLakeTable(self._context, self.name, self._table)

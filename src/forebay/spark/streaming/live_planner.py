@@ -35,7 +35,7 @@ from forebay.spark import options
 from forebay.spark.options import FULL, SERVER_SCAN, StreamLimits, StreamOptions
 from forebay.spark.reading.live_changes import ChangesScan
 from forebay.spark.reading.live_plan import ClusterScan, cut_logs, open_for_query, row_counts, task_partitions
-from forebay.spark.reading.live_read import LakePart, Split
+from forebay.spark.reading.live_read import BoundUnionSplit, Split
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
 from forebay.spark.streaming.planner import StreamPlanner
 from forebay.unionread.reading import UnionReader
@@ -123,9 +123,9 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         table = self._connection.table(self._info)
         first_snapshot = lake_snapshot_to_begin_with(table, buckets, lambda missing: self._ask(missing, EARLIEST))
         snapshot, identity = (None, None) if first_snapshot is None else first_snapshot
-        held = {} if snapshot is None else snapshot.log_offsets
-        log = {bucket: held[bucket] for bucket in buckets if bucket in held}
-        rest = [bucket for bucket in buckets if bucket not in held]
+        offsets = {} if snapshot is None else snapshot.log_offsets
+        log = {bucket: offsets[bucket] for bucket in buckets if bucket in offsets}
+        rest = [bucket for bucket in buckets if bucket not in offsets]
         pinned = None
         if not self._info.has_primary_key:
             log |= self._ask(rest, EARLIEST)
@@ -150,11 +150,11 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
     def _from_the_beginning(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
         """Where there is no table snapshot the whole changelog comes to the same rows, if it is all there."""
         starts = self._ask(buckets, EARLIEST)
-        cut = [bucket for bucket, start in starts.items() if start > 0]
-        if cut:
+        truncated = [bucket for bucket, start in starts.items() if start > 0]
+        if truncated:
             raise UnsupportedOperation(
                 f"a stream cannot begin with all rows of table {self._info.path}: this cluster has no table snapshots, "
-                f"and the beginning of the changelog of bucket {cut[0]} is gone. Begin at 'latest' or 'earliest'"
+                f"and the beginning of the changelog of bucket {truncated[0]} is gone. Begin at 'latest' or 'earliest'"
             )
         return starts
 
@@ -229,7 +229,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
             reader, splits = lake_pieces(
                 table, full.lake_snapshot, self._columns, self._pushdown.row_filter, identity=full.lake_identity
             )
-            pieces += [LakePart(reader, split) for split in splits]
+            pieces += [BoundUnionSplit(reader, split) for split in splits]
         if full.buckets:
             present = [bucket for bucket in full.buckets if self._exists(bucket)]
             counts = row_counts(connection, self._info, present)
@@ -253,7 +253,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
             reader = UnionReader(read, RowView(self._info, self._columns, self._pushdown.row_filter))
             for bucket, (first, stop) in logs.items():
                 # One split for a bucket: what is known of a key must not come to two tasks.
-                pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop)))
+                pieces.append(BoundUnionSplit(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop)))
             logs = {}
         tasks = cut_logs(logs, self._cores)
         tasks += deal_out(pieces, self._cores)
@@ -295,7 +295,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         try:
             yield from self._function.read(SplitsPartition((split,), partition.snapshot))
         except ForebayError as e:
-            inner = split.split if isinstance(split, LakePart) else split
+            inner = split.split if isinstance(split, BoundUnionSplit) else split
             # A split that is only in the lake has no partition to drop. (Streams do not look up keys.)
             partition_id = inner.bucket.partition_id if isinstance(inner, _OF_BUCKET) else None
             if e.code not in GONE or partition_id is None:

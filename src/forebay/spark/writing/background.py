@@ -123,9 +123,9 @@ class PackRounds:
         """The packs that are due after `files` were added; `key` is their partition and number of times packed."""
         waiting = self._packed.pop(key, []) + [f for f in files if self._rules.is_small(f)]
         packs = pack(waiting, self._rules)
-        taken = {f.file_name for files in packs for f in files}
-        if left := [f for f in waiting if f.file_name not in taken]:
-            self._packed[key] = left  # at the end, as the key that was used last
+        packed = {f.file_name for files in packs for f in files}
+        if unpacked := [f for f in waiting if f.file_name not in packed]:
+            self._packed[key] = unpacked  # at the end, as the key that was used last
         while len(self._packed) > PACKED_MAX:
             del self._packed[next(iter(self._packed))]
         return [(*key, files) for files in packs]
@@ -187,7 +187,7 @@ class BackgroundCompaction:
         self._lock = threading.Condition()
         self._uncompacted: list[CommitMessage] = []
         self._runs: Counter[BucketKey] = Counter()  # new files of each bucket since its last round
-        self._taken: Counter[BucketKey] = Counter()  # the part of `_runs` that the current round handles
+        self._current_runs: Counter[BucketKey] = Counter()  # the part of `_runs` that the current round handles
         self._thread: threading.Thread | None = None
         self._is_working = False
         self.done = self.files = 0
@@ -234,7 +234,7 @@ class BackgroundCompaction:
                     self._thread = None
                     return None
             commits, self._uncompacted, self._is_working = self._uncompacted, [], True
-            self._taken = self._runs.copy()
+            self._current_runs = self._runs.copy()
             return commits
 
     def _query_runs(self) -> bool:
@@ -257,5 +257,5 @@ class BackgroundCompaction:
             _log.log(level, "compaction beside %s %s: %s", self._name, what, reason[0] if reason else type(e).__name__)
             _log.debug("how compaction beside %s failed", self._name, exc_info=True)
         with self._lock:
-            self._runs.subtract(self._taken)
+            self._runs.subtract(self._current_runs)
             self._lock.notify_all()

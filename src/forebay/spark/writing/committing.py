@@ -147,8 +147,8 @@ class InlineCompaction:
         `replaced`: the commit was an overwrite. Then buckets are compacted only if they cannot be read otherwise. The
         changelog has the changes neither of the overwrite nor of this compaction.
         """
-        needed = self._table.context.options.needs_lookup and self._table.schema.has_primary_key
-        if not self.is_on or not partitions or (replaced and not needed):
+        needs_lookup = self._table.context.options.needs_lookup and self._table.schema.has_primary_key
+        if not self.is_on or not partitions or (replaced and not needs_lookup):
             return True
         try:
             runner = self._runner(f"compaction of {self._table.name}")

@@ -146,8 +146,8 @@ class CopyOnWriteScan(ScanProxy):
             vectors.setdefault((entry.partition, entry.bucket), []).append(entry.index_file)
         messages = []
         for s in self.read_splits():
-            gone = tuple(vectors.pop((s.partition, s.bucket), ()))
-            increment = DataIncrement((), s.files, deleted_index_files=gone)
+            removed = tuple(vectors.pop((s.partition, s.bucket), ()))
+            increment = DataIncrement((), s.files, deleted_index_files=removed)
             messages.append(CommitMessage(s.partition, s.bucket, s.total_buckets, increment))
         return messages
 

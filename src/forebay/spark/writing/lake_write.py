@@ -57,9 +57,9 @@ class WrittenFiles(WriterCommitMessage):
     query: str | None = None
 
 
-def messages_of(written: Iterable[WrittenFiles]) -> list[CommitMessage]:
+def messages_of(files: Iterable[WrittenFiles]) -> list[CommitMessage]:
     """The messages of all tasks, to be committed together."""
-    return [message for each in written for message in each.messages]
+    return [message for each in files for message in each.messages]
 
 
 @dataclass(frozen=True)

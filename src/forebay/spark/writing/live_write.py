@@ -446,15 +446,15 @@ def check_replaceable(info: TableInfo) -> None:
 
 
 def begin_statement(
-    settings: Settings, named: tuple[str, int] | None, replaces: bool, info: TableInfo, is_atomic: bool = True
+    settings: Settings, transaction: tuple[str, int] | None, replaces: bool, info: TableInfo, is_atomic: bool = True
 ) -> StagedWrite | None:
-    """The transaction of a statement; None where tasks write immediately. `named` is its application and version.
+    """The transaction of a statement; None where tasks write immediately. `transaction` is its application and version.
 
     Raises `UnsupportedOperation` if the statement replaces rows and the cluster has no transactions.
     """
-    if named is None and not is_atomic and not replaces:
+    if transaction is None and not is_atomic and not replaces:
         return None
-    staged = StagedWrite.begin(settings, *(named or ()))
+    staged = StagedWrite.begin(settings, *(transaction or ()))
     if staged.begun_id == 0 and not staged.is_committed:
         if replaces:
             raise _not_replaceable(info)

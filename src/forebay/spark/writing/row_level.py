@@ -166,11 +166,11 @@ class DeltaRows:
 
 def row_writer_factory(jvm: Jvm, command: bytes, rows: DeltaRows) -> JavaObject:
     """A DeltaWriterFactory whose tasks run the pickled `command` of a Python writer on `rows`."""
-    written = struct_type(jvm, rows.schema)
+    row_type = struct_type(jvm, rows.schema)
     names = rows.schema.names
     places = [int_array(jvm, [names.index(name) for name in part]) for part in (rows.key, rows.old)]
-    python = writer_factory(jvm, command, written)
-    return executor_class(jvm, _FACTORY)(python, written, *places, rows.moved_keys)
+    python = writer_factory(jvm, command, row_type)
+    return executor_class(jvm, _FACTORY)(python, row_type, *places, rows.moved_keys)
 
 
 class DeltaWrite(WriteProxy, BatchTasks):

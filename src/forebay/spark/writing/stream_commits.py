@@ -194,8 +194,8 @@ class StreamCommits:
             counts.snapshot = snapshots[-1].id
         what = f"{epoch.rows:,} rows in {files} files, snapshot {snapshots[-1].id}" if snapshots else "nothing new"
         waiting = 0 if self.rounds is None else self.rounds.waiting
-        left = f"; {waiting} small files wait for compaction" if waiting else ""
-        line = f"{self.name}: micro-batch {epoch.number}: {what}, {seconds:.2f} s{left}"
+        backlog = f"; {waiting} small files wait for compaction" if waiting else ""
+        line = f"{self.name}: micro-batch {epoch.number}: {what}, {seconds:.2f} s{backlog}"
         _log.info(line)
         if self.options.shows_progress:
             print(line, file=sys.stderr, flush=True)
