@@ -68,8 +68,8 @@ def run(options: argparse.Namespace) -> int:
                 copied = _copy_stopped(source, unfinished)
         except Conflict:
             copied = _copy_running(source, unfinished)
-        made = f"it was restored from a backup of {time_text(SYSTEM_CLOCK.now_ms())}"
-        mark_restored(LocalFileSystem(), str(unfinished), made)
+        reason = f"it was restored from a backup of {time_text(SYSTEM_CLOCK.now_ms())}"
+        mark_restored(LocalFileSystem(), str(unfinished), reason)
         with Progress("verifying the copy:", unit="steps") as progress:
             report = verify_directory(unfinished, on_step=lambda _what, at, of: progress.at(at, of))
         if not report.is_clean:

@@ -45,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidRequest(f"--rows {options.rows}: give at least {_BATCH}")
     rows = []
     with _place(options) as connection, Progress("measuring:", 7, unit="steps") as progress:
-        for what, count, unit, seconds in _measured(connection, options.rows):
-            rows.append((what, count, round(seconds, 4), round(count / seconds), unit))
+        for operation, count, unit, seconds in _measured(connection, options.rows):
+            rows.append((operation, count, round(seconds, 4), round(count / seconds), unit))
             progress.advance(1)
     print_rows(["what", "count", "seconds", "per second", "unit"], rows, options.output)
     return 0

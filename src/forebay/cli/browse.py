@@ -177,9 +177,10 @@ def _transactions_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _transactions(connection: Connection, options: argparse.Namespace) -> int:
-    found = connection.admin.transactions(options.application)
+    transactions = connection.admin.transactions(options.application)
     rows = [
-        (t.application, t.version, t.state, f"{t.since:%Y-%m-%d %H:%M:%S UTC}", t.stages, t.staged_bytes) for t in found
+        (t.application, t.version, t.state, f"{t.since:%Y-%m-%d %H:%M:%S UTC}", t.stages, t.staged_bytes)
+        for t in transactions
     ]
     columns = ["application", "version", "state", "since", "attempts", "staged bytes"]
     print_rows(columns, rows, options.output, empty="(no transactions)", plain_numbers=["version"])
@@ -271,11 +272,11 @@ def _get(connection: Connection, options: argparse.Namespace) -> int:
     if not table.has_primary_key:
         raise InvalidRequest(f"{table.path} is a log table and has no keys to look up; try `forebay scan` or `changes`")
     keys = keys_of(str(table.path), table.arrow_schema, table.schema.primary_key, options.keys)
-    found = table.lookup(keys, _columns(options), missing="drop")
-    print_batches(found.combine_chunks().to_batches(), options.output)
-    if found.num_rows < len(options.keys) and options.output == "table":
-        print(f"({found.num_rows} of {len(options.keys)} keys found)")
-    return 0 if found.num_rows == len(options.keys) else 1
+    rows = table.lookup(keys, _columns(options), missing="drop")
+    print_batches(rows.combine_chunks().to_batches(), options.output)
+    if rows.num_rows < len(options.keys) and options.output == "table":
+        print(f"({rows.num_rows} of {len(options.keys)} keys found)")
+    return 0 if rows.num_rows == len(options.keys) else 1
 
 
 def _columns(options: argparse.Namespace) -> list[str] | None:

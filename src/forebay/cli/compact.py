@@ -106,22 +106,22 @@ def run(options: argparse.Namespace) -> int:
     log_to_stderr("WARNING")
     catalog, settings = Catalog.open(catalog_options(options)), pairs(options.settings, "--set")
     strategy = options.strategy or ("minor" if options.watch else "full")
-    how = CompactionSettings(
+    compaction = CompactionSettings(
         full=strategy == "full",
         order_by=column_names(options.order_by) or (),
         strategy=options.order or STRATEGIES[0],
         partitions=lambda table: partitions_typed(table, options.partition),
     )
-    told = _Teller(options.json)
+    reporter = _Reporter(options.json)
     with _runner(options) as runner:
         service = CompactionService(
             _names(catalog, options),
             lambda name: catalog.table(name, options=settings),
             runner,
-            how,
+            compaction,
             tables_max=options.tables_max,
             interval_seconds=parse_duration_ms(options.interval) / 1000,
-            on_turn=told.watched if options.watch else told.once,
+            on_turn=reporter.watched if options.watch else reporter.once,
         )
         return _watch(service, options) if options.watch else _once(service)
 
@@ -147,10 +147,10 @@ def _names(catalog: Catalog, options: argparse.Namespace) -> Callable[[], Sequen
     """The named tables, and the current tables of the named databases."""
 
     def names() -> Sequence[str]:
-        found = list(options.table)
+        table_names = list(options.table)
         for database in options.database:
-            found += [f"{database}.{name}" for name in catalog.list_tables(database)]
-        return list(dict.fromkeys(found))
+            table_names += [f"{database}.{name}" for name in catalog.list_tables(database)]
+        return list(dict.fromkeys(table_names))
 
     return names
 
@@ -167,7 +167,7 @@ def _runner(options: argparse.Namespace) -> Iterator[Callable[[str], TaskRunner]
         yield lambda table: SparkTasks(context, f"compacting {table}")
 
 
-class _Teller:
+class _Reporter:
     """Prints the result of each turn on a line. Called from several threads."""
 
     def __init__(self, as_json: bool) -> None:

@@ -67,15 +67,15 @@ def run(options: argparse.Namespace) -> int:
     warehouses = {name: opened_lake(where) for name, where in lakes_of(options).items()}
     lake = lake_options_of(options)
 
-    def opened(user: str | None, password: str | None) -> Console:
+    def open_console(user: str | None, password: str | None) -> Console:
         return Console.open(
             server, user, password,
             warehouses=warehouses, lake_options=lake, allow_changes=options.allow_changes,
         )  # fmt: skip
 
-    with closing(Visitors(SYSTEM_CLOCK, open=opened)) as visitors:
+    with closing(Visitors(SYSTEM_CLOCK, open=open_console)) as visitors:
         try:
-            visitors.shared = opened(options.user, password_of(options))
+            visitors.shared = open_console(options.user, password_of(options))
         except AccessDenied:
             if options.user is not None:
                 raise
@@ -120,8 +120,8 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _address(host: str, port: int) -> str:
-    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
-    return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"
+    public_host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    return f"http://[{public_host}]:{port}/" if ":" in public_host else f"http://{public_host}:{port}/"
 
 
 def _serve(app: Any, listening: socket.socket, *, until_stdin_ends: bool) -> None:

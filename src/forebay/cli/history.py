@@ -60,9 +60,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _schema(history: KeyHistory) -> pa.Schema:
     heads = (("where", pa.string()), ("offset", pa.int64()), ("time", pa.string()), ("change", pa.string()))
-    taken = {name for name, _ in heads}
-    shown = (f.with_name(f"row.{f.name}") if f.name in taken else f for f in history.schema)
-    return pa.schema([*heads, *shown])
+    head_names = {name for name, _ in heads}
+    row_fields = (f.with_name(f"row.{f.name}") if f.name in head_names else f for f in history.schema)
+    return pa.schema([*heads, *row_fields])
 
 
 def _row(history: KeyHistory, schema: pa.Schema, event: KeyEvent) -> dict[str, Any]:

@@ -98,9 +98,9 @@ def run(options: argparse.Namespace) -> int:
     with connected(options) as connection, ended_by_signals() as ending, waiting_for_no_server(connection, ending):
 
         def create_table(columns: dict[str, Any], key: list[str]) -> None:
-            wanted = CreatedTable(options.table, columns, primary_key=key)
-            complete(wanted, options)
-            create(wanted, connection, {})
+            definition = CreatedTable(options.table, columns, primary_key=key)
+            complete(definition, options)
+            create(definition, connection, {})
             print(f"created {options.table}", flush=True)
 
         job = KafkaIngest(connection, options.table, source, options.job, handling)

@@ -33,6 +33,6 @@ def run(options: argparse.Namespace) -> int:
     with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
         for name in options.table:
             connection.table(name).alter(set={"forebay.kv.engine": options.engine})
-            what = "keep their engines" if options.engine == "auto" else f"move to the engine '{options.engine}' soon"
-            print(f"{name}: its buckets {what}")
+            effect = "keep their engines" if options.engine == "auto" else f"move to the engine '{options.engine}' soon"
+            print(f"{name}: its buckets {effect}")
     return 0

@@ -77,10 +77,10 @@ def _parser(argv: Sequence[str], *, every: bool = False) -> argparse.ArgumentPar
     )
     parser.add_argument("--version", action="version", version=f"forebay {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    asked = next((word for word in argv if not word.startswith("-")), None)
+    command_name = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.help, description=command.help[0].upper() + command.help[1:] + ".")
-        if every or name == asked:
+        if every or name == command_name:
             module = importlib.import_module(command.module)
             module.add_arguments(sub, name)
             sub.set_defaults(run=module.run)

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             report = move_table(
                 source, target, path,
                 with_log=not options.without_log, leave_out=options.leave_out, drop_source=options.drop_source,
-                lake=lake, on_progress=_Shown(),
+                lake=lake, on_progress=_StepProgress(),
             )  # fmt: skip
             print(report, flush=True)
     return 0
@@ -86,11 +86,11 @@ def _password(options: argparse.Namespace, side: str) -> str | None:
     file = getattr(options, f"{side}_password_file")
     if file is None:
         return os.environ.get(f"FOREBAY_{side.upper()}_PASSWORD") if getattr(options, f"{side}_user") else None
-    with open(file, encoding="utf-8") as opened:
-        return opened.read().rstrip("\n")
+    with open(file, encoding="utf-8") as stream:
+        return stream.read().rstrip("\n")
 
 
-class _Shown:
+class _StepProgress:
     """Progress on standard error: one counter for each step."""
 
     def __init__(self) -> None:

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
             return _prompt(session)
         text = sys.stdin.read()
         try:
-            statements = [found.query for found in duckdb.connect().extract_statements(text)]
+            statements = [each.query for each in duckdb.connect().extract_statements(text)]
         except duckdb.Error as e:
             raise InvalidRequest(f"not SQL: {e}") from e
         for statement in statements:
@@ -86,12 +86,12 @@ class _Session:
 
 
 def _limited(batches: Any, limit: int | None) -> Iterator[Any]:
-    left = limit
-    for batch in batches if left != 0 else ():
-        yield batch if left is None else batch.slice(0, left)
-        if left is not None:
-            left -= batch.num_rows
-            if left <= 0:
+    remaining = limit
+    for batch in batches if remaining != 0 else ():
+        yield batch if remaining is None else batch.slice(0, remaining)
+        if remaining is not None:
+            remaining -= batch.num_rows
+            if remaining <= 0:
                 return
 
 

@@ -167,8 +167,8 @@ def _once(connection: Connection, runner: SplitRunner, lake: TieringLake, option
 
 
 def _connection(options: argparse.Namespace) -> Connection:
-    given = {"tracing_enabled": options.tracing}
-    return Connection(make_settings(options.bootstrap_servers, options.user, password_of(options), given))
+    settings = {"tracing_enabled": options.tracing}
+    return Connection(make_settings(options.bootstrap_servers, options.user, password_of(options), settings))
 
 
 def _is_reached(connection: Connection, ending: threading.Event) -> bool:
@@ -176,15 +176,15 @@ def _is_reached(connection: Connection, ending: threading.Event) -> bool:
 
     A service that runs for months must not depend on which of two machines was started first.
     """
-    told = ""
+    last_message = ""
     with waiting_for_no_server(connection, ending):
         while not ending.is_set():
             try:
                 connection.cluster.bootstrap()
             except Unavailable as e:
-                if e.message != told and not ending.is_set():
+                if e.message != last_message and not ending.is_set():
                     print(f"waiting for the server, and asking again: {e.message}", file=sys.stderr, flush=True)
-                told = e.message
+                last_message = e.message
             else:
                 return True
             ending.wait(_CONNECT_PAUSE_SECONDS)

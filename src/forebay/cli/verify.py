@@ -70,14 +70,14 @@ class StepLine:
     """A line on standard error with the current check, if it takes more than two seconds."""
 
     def __init__(self) -> None:
-        self._shown = SYSTEM_CLOCK.monotonic() + _SILENT_SECONDS - _REDRAW_SECONDS
+        self._drawn_at = SYSTEM_CLOCK.monotonic() + _SILENT_SECONDS - _REDRAW_SECONDS
         self._visible = False
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = SYSTEM_CLOCK.monotonic()
-        if now - self._shown < _REDRAW_SECONDS:
+        if now - self._drawn_at < _REDRAW_SECONDS:
             return
-        self._shown = now
+        self._drawn_at = now
         line = f"{what}: {done:,}" + (f" of {total:,} ({100 * done // total} %)" if total else "")
         terminal = sys.stderr.isatty()
         self._visible = self._visible or terminal
