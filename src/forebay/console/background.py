@@ -17,7 +17,7 @@ from forebay.base.progress import OnProgress
 
 _RUNNING_MAX = 2
 _WAITING_MAX = 20
-_KEPT_MAX = 50
+_TASKS_MAX = 50
 
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
@@ -59,7 +59,7 @@ class Tasks:
         self._threads = threads.executor(_RUNNING_MAX, "forebay-console-task")
         self._lock = threads.lock()
         self._tasks: dict[str, Task] = {}
-        self._made = 0
+        self._task_count = 0
 
     def start(self, kind: str, subject: Mapping[str, Any], work: Work) -> Task:
         """Start a task, or return the one that does the same already. Raises `LimitExceeded` if too many wait."""
@@ -72,10 +72,10 @@ class Tasks:
                 raise LimitExceeded(
                     f"{_WAITING_MAX} tasks wait in this console already: try again when some have ended"
                 )
-            self._made += 1
-            task = Task(str(self._made), kind, subject, self._clock.now_ms())
+            self._task_count += 1
+            task = Task(str(self._task_count), kind, subject, self._clock.now_ms())
             self._tasks[task.task_id] = task
-            for old in [each for each in self._tasks.values() if each.is_over][: max(len(self._tasks) - _KEPT_MAX, 0)]:
+            for old in [each for each in self._tasks.values() if each.is_over][: max(len(self._tasks) - _TASKS_MAX, 0)]:
                 del self._tasks[old.task_id]
         self._threads.submit(self._run, task, work)
         return task
