@@ -293,6 +293,7 @@ class CachedScan(Scan):
         return self._schema
 
     def reader(self) -> RowReader:
+        """The cached rows, filtered and projected; the first call reads them from the source."""
         if not self._cached_rows:
             self._cached_rows.append(self._source.to_arrow())
         rows = self._cached_rows[0]

@@ -40,6 +40,7 @@ _BLOCK = 4 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay backup`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("target", help="the folder to create")
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Copy a data directory, verify the copy, and print what was copied; return the exit code."""
     source = Path(local_folder(options.data_dir, "the data directory"))
     target = Path(local_folder(options.target, "the target"))
     if target.exists():

@@ -30,6 +30,7 @@ _SINGLE = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay bench`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Measure, and print a table of counts, seconds and rates. Raises `InvalidRequest` for too few rows."""
     if options.rows < _BATCH:
         raise InvalidRequest(f"--rows {options.rows}: give at least {_BATCH}")
     rows = []

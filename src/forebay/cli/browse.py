@@ -20,6 +20,7 @@ from forebay.metadata.ddl import column_role
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    """Declare the options of the command `name`: tables, describe, changes, get, scan, explain, status, transactions."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     command = _COMMANDS[name]
     parser.epilog = command.epilog

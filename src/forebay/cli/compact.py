@@ -62,6 +62,7 @@ wrong usage, 130 interrupted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay compact`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     catalog_arguments(parser)
@@ -102,6 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Compact the selected tables once, or until stopped; return the exit code, not 0 if a compaction failed."""
     _check(options)
     log_to_stderr("WARNING")
     catalog, settings = Catalog.open(catalog_options(options)), pairs(options.settings, "--set")

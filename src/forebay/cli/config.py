@@ -10,6 +10,7 @@ from forebay.cli.settings import SETTINGS, TABLES, files, settings
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay config`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     definitions = "\n".join(
         [f"  {name}: {definition.about} (${definition.variables[0]})" for name, definition in SETTINGS.items()]

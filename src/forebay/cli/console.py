@@ -37,6 +37,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay console`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_place_arguments(parser)
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Serve the console until stopped; return the exit code."""
     check_packages()
     from forebay.console.session import Console
     from forebay.console.visitors import Visitors

@@ -20,6 +20,7 @@ Exit codes: 0 all states are converted, 1 refused or failed, 2 wrong usage, 130 
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay convert-state`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(

@@ -42,6 +42,7 @@ class CreatedTable:
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay create`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("table", help="the table, as database.table; or a CREATE TABLE statement")
@@ -67,6 +68,7 @@ def definition_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Create the table, and print its name. Raises `InvalidRequest` if the columns are given twice, or not at all."""
     if re.match(r"\s*\w+\s+\S", options.table):  # words, and no name
         if options.columns or options.like:
             raise InvalidRequest("CREATE TABLE has the columns already: leave out --columns and --like")

@@ -31,6 +31,7 @@ Exit codes: 0 stopped, 1 an error (the message says why), 2 wrong usage, 130 int
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay flight`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -89,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Serve SQL by Arrow Flight until stopped; return the exit code."""
     from forebay.flight.server import FlightSqlServer
     from forebay.flight.statements import Limits
 

@@ -23,6 +23,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay history`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("table", help="a table with a primary key, as database.table")
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Print a key's changes in log and lake, oldest first, and why the row is what it is now."""
     with connected(options) as connection, Progress("reading the log:", unit="changes") as progress:
         table = connection.table(options.table)
         if not table.has_primary_key:

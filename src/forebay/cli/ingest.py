@@ -29,6 +29,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay ingest`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("table", help="the table, as database.table")
@@ -74,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Ingest until the topic's end or until stopped; print progress; return the exit code."""
     from forebay.ingest.kafka import Handling, Ingested, KafkaIngest, KafkaSource
 
     if options.batch_rows < 1 or options.linger < 0:

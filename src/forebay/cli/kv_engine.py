@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Set the engine of each table. The server converts their buckets later."""
     with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
         for name in options.table:
             connection.table(name).alter(set={"forebay.kv.engine": options.engine})

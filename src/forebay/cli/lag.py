@@ -25,6 +25,7 @@ HEADER = ["table", "lake snapshot", "records behind", "seconds behind"]
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay lag`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("table", nargs="*", help="only these tables, as database.table")

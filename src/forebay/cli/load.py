@@ -41,6 +41,7 @@ _FILES_SHOWN = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    """Declare the options of the command `name`: load, export."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(run_transfer=_load if name == "load" else _export)
     parser.add_argument("table", help="the table, as database.table; of a lake lake.database.table")

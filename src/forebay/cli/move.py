@@ -25,6 +25,7 @@ $FOREBAY_TO_PASSWORD."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay move`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     for side, what in (("from", "the server that has the tables"), ("to", "the server to move them to")):
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Move the selected tables one after the other, or print the plans; return the exit code."""
     if not options.table and not options.database:
         raise InvalidRequest("say what to move: --table DATABASE.TABLE or --database NAME")
     lake = TieringLake(definitions(options.lake_option))

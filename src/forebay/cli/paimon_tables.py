@@ -66,6 +66,7 @@ def catalog_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """A dictionary of KEY=VALUE texts. Raises `InvalidRequest`, which names `flag`."""
     mapping = {}
     for text in texts:
         key, equals, value = text.partition("=")

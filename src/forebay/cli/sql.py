@@ -31,6 +31,7 @@ _HELP = """a statement ends with a semicolon, and may have several lines
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay sql`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("statement", nargs="?", help="one statement; without it they are read from standard input")
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run one statement, those of standard input, or a prompt on a terminal; return the exit code."""
     from forebay.query.run import imported_duckdb
 
     duckdb = imported_duckdb()

@@ -52,6 +52,7 @@ it immediately, without committing anything more."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay tiering`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
@@ -102,6 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run a tiering worker until stopped, or one of the actions that end; return the exit code."""
     if options.table and not (options.once or options.lag):
         raise InvalidRequest("the server says whose turn it is: give --table together with --once")
     configure_logs(options)

@@ -25,6 +25,7 @@ _SILENT_SECONDS, _REDRAW_SECONDS = 2.0, 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay verify`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("--data-dir", metavar="DIR", help="verify this data directory, which no server may be using")
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Print the faults of a directory or running server; return the exit code, not 0 if there are faults."""
     if options.data_dir is not None and options.table:
         print("forebay: --table goes with a running server (-b), not with --data-dir", file=sys.stderr)
         return _NOT_VERIFIED

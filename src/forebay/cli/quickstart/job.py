@@ -82,6 +82,7 @@ _POLL_SECONDS = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay quickstart`."""
     parser.add_argument(
         "--data-dir", default="quickstart-data", metavar="DIR",
         help="where the tables live: the server's in DIR/stream, the lake in DIR/lake (default: %(default)s)",
