@@ -139,7 +139,7 @@ def test_tasks_are_bounded() -> None:
     tasks, steps = Tasks(SYSTEM_CLOCK), _Steps()
     for i in range(20):
         tasks.start("search", {"table": i}, steps)
-    with pytest.raises(LimitExceeded, match="20 tasks wait"):
+    with pytest.raises(LimitExceeded, match="20 tasks already wait"):
         tasks.start("search", {"table": "more"}, steps)
     tasks.close()
     steps.go.release(1000)

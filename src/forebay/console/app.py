@@ -252,7 +252,7 @@ async def _change(
     if console is None:
         return _error(*_STRANGER)
     if not allow_changes:
-        raise UnsupportedOperation("this console changes nothing: start it with --allow-changes")
+        raise UnsupportedOperation("this console is read-only: start it with --allow-changes")
     arguments = _arguments(function, await _body(request))
     return await _json_response(request, console, partial(function, console, *_path_values(request), **arguments))
 
@@ -278,7 +278,7 @@ async def _sql(visitors: Visitors, cookie: str, request: Request) -> Response:
         while not (await asyncio.wait({future}, timeout=_GONE_SECONDS))[0]:
             is_late = console.clock.monotonic() > deadline
             if is_late or await request.is_disconnected():
-                raise statements.too_long() if is_late else InvalidRequest("the page has stopped the statement")
+                raise statements.too_long() if is_late else InvalidRequest("the statement was stopped by the page")
     finally:
         if not future.done():  # also where the console ends, which would wait for the statement
             execution.cancel()
@@ -330,9 +330,9 @@ async def _body(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(b"".join(parts) or b"{}")
     except (ValueError, RecursionError) as e:
-        raise InvalidRequest(f"the request is no JSON: {e}") from e
+        raise InvalidRequest(f"the request is not JSON: {e}") from e
     if not isinstance(body, dict):
-        raise InvalidRequest("the request is no JSON object")
+        raise InvalidRequest("the request is not a JSON object")
     return body
 
 

@@ -70,7 +70,7 @@ class Tasks:
                     return task
             if len(unfinished) >= _WAITING_MAX:
                 raise LimitExceeded(
-                    f"{_WAITING_MAX} tasks wait in this console already: try again when some have ended"
+                    f"{_WAITING_MAX} tasks already wait in this console: try again when some have ended"
                 )
             self._task_count += 1
             task = Task(str(self._task_count), kind, subject, self._clock.now_ms())
@@ -116,11 +116,9 @@ class Tasks:
         with self._lock:
             task = self._tasks.get(task_id)
         if task is None:
-            raise NotFound(
-                f"there is no task {task_id} in this console; it has been restarted, or the task is long over"
-            )
+            raise NotFound(f"there is no task {task_id} in this console; it was restarted, or the task ended long ago")
         if task.is_over:
-            raise Conflict(f"task {task_id} is over already: it is {task.state}")
+            raise Conflict(f"task {task_id} has already ended: it is {task.state}")
         task.must_end = True
         return task
 

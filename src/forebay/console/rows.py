@@ -134,7 +134,7 @@ def peek(
     if page_token:
         log = console.cursor(page_token)
         if not isinstance(log, _Log) or log.table.info.table_id != table.info.table_id:
-            raise InvalidRequest("this page is of another table: begin again")
+            raise InvalidRequest("this page belongs to another table: start again from the first page")
         log = replace(log, table=table, columns=names, predicate=predicate)
     else:
         log = _Log.at(console, table, place, bucket, partition, offset, time, predicate, names)
@@ -210,7 +210,7 @@ class _Log:
             buckets = [each for each in buckets if each.bucket == bucket]
             if not buckets:
                 raise InvalidRequest(
-                    f"table {table.path} has no bucket {bucket}; it has {info.bucket_count}, from 0 on"
+                    f"table {table.path} has no bucket {bucket}; its buckets are 0 to {info.bucket_count - 1}"
                 )
         list_offsets = partial(console.conn.admin.list_offsets, info, buckets=buckets)
         starts, ends = list_offsets("earliest"), list_offsets("latest")
@@ -412,7 +412,7 @@ def key(
     """
     table = console.conn.table(f"{database}.{name}")
     if not table.has_primary_key:
-        raise InvalidRequest(f"{table.path} is a log table and has no keys: look into it with a filter")
+        raise InvalidRequest(f"{table.path} is a log table and has no keys: read it with a filter")
     history = KeyHistory(table, _key_texts(key))
     end = int(console.cursor(page_token)) if page_token else history.end()
     events, first = _log_events(console, history, end)
@@ -441,9 +441,9 @@ def _key_texts(key: str) -> dict[str, str]:
     try:
         texts = json.loads(key)
     except ValueError as e:
-        raise InvalidRequest(f"key={key!r} is no JSON object of columns and their values") from e
+        raise InvalidRequest(f"key={key!r} is not a JSON object of column names and values") from e
     if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
-        raise InvalidRequest(f"key={key!r} is no JSON object of columns and their values as text")
+        raise InvalidRequest(f"key={key!r} is not a JSON object of column names and text values")
     return texts
 
 

@@ -91,7 +91,7 @@ class Console:
         """Have a worker call a function. Raises `LimitExceeded` if too much waits already."""
         with self._lock:
             if self._waiting >= _WAITING_MAX:
-                raise LimitExceeded(f"{_WAITING_MAX} requests wait in this console already; try again in a moment")
+                raise LimitExceeded(f"{_WAITING_MAX} requests already wait in this console; try again in a moment")
             self._waiting += 1
         future = self._workers.submit(function, *arguments, **keywords)
         future.add_done_callback(lambda _: self._done())
@@ -106,7 +106,7 @@ class Console:
         """Do something that at most `most` do at a time. Raises `LimitExceeded`."""
         with self._lock:
             if self._rooms.get(what, 0) >= most:
-                raise LimitExceeded(f"{most} of these run in this console already ({what}): try again in a moment")
+                raise LimitExceeded(f"{most} of these already run in this console ({what}): try again in a moment")
             self._rooms[what] = self._rooms.get(what, 0) + 1
         try:
             yield
@@ -210,7 +210,7 @@ class Console:
 
 
 def _no_cursor() -> Any:
-    raise InvalidRequest("this page is too old to go on from: begin again")
+    raise InvalidRequest("this page has expired: start again from the first page")
 
 
 def time_text(milliseconds: int | None) -> str | None:
@@ -244,7 +244,7 @@ def first_of(page_token: str | None, limit: int) -> int:
     check_limit(limit)
     text = page_token or "0"
     if not (text.isascii() and text.isdecimal()) or len(text) > 12:
-        raise InvalidRequest(f"page_token {page_token!r} is not one that a page of this list had")
+        raise InvalidRequest(f"page_token {page_token!r} is not a page token of this list")
     return int(text)
 
 

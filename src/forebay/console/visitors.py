@@ -169,7 +169,7 @@ class Visitors:
                 raise InvalidRequest("give the name of a user of the server, and the password")
             assert self.open is not None
             return self._begin(_Visit(self.open(user, password), user, self.clock.monotonic()))
-        raise InvalidRequest("this console asks for no login")
+        raise InvalidRequest("this console requires no login")
 
     def log_out(self, session: str | None) -> None:
         """End a session."""
