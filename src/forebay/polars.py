@@ -59,14 +59,14 @@ def scan(
         scan = _scan_of_name(table, bootstrap_servers, warehouse, as_of, user, password, connection_options)
     elif isinstance(table, Scan):
         if as_of is not None:
-            raise InvalidRequest("a scan has its state already: give as_of to table.scan(...)")
+            raise InvalidRequest("a scan already has a state: pass as_of to table.scan(...)")
         scan = table.pinned()
     elif isinstance(table, Table):
         scan = table.scan(source="union", as_of=as_of).pinned()
     elif hasattr(table, "scan"):
         scan = table.scan(as_of=as_of).pinned()
     else:
-        raise InvalidRequest(f"{table!r} is no table: give a table, a scan, or a name such as 'sales.orders'")
+        raise InvalidRequest(f"{table!r} is not a table: pass a table, a scan, or a name such as 'sales.orders'")
     if columns is not None or filter is not None:
         scan = scan.narrowed(columns, as_predicate(filter, scan.schema))
     schema: Any = polars.from_arrow(scan.schema.empty_table())

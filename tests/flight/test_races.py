@@ -137,7 +137,7 @@ def test_a_full_store_refuses_new_keys_and_takes_new_values_of_its_own() -> None
     kept = Expiring[int](ManualClock(), 60, 2, "statements", "--statements-max")
     for key, value in (("a", 1), ("b", 2), ("a", 3)):
         kept.put(key, value)
-    with pytest.raises(LimitExceeded, match=r"there are 2 statements already.*higher --statements-max"):
+    with pytest.raises(LimitExceeded, match=r"there are 2 statements, the maximum.*higher --statements-max"):
         kept.put("c", 4)
     assert [kept.get(key) for key in "abc"] == [3, 2, None]
 

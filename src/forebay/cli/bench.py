@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
-        "--rows", type=int, default=400_000, metavar="N", help="rows of each table (default: %(default)s)"
+        "--rows", type=int, default=400_000, metavar="N", help="number of rows per table (default: %(default)s)"
     )
     parser.add_argument("--data-dir", default=".", metavar="DIR", help="measure the disk of this folder (default: .)")
     parser.add_argument("-b", "--bootstrap-servers", metavar="HOST:PORT", help="measure this server instead")

@@ -20,7 +20,7 @@ from forebay.metadata.ddl import column_role
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    """Declare the options of the command `name`: tables, describe, changes, get, scan, explain, status, transactions."""
+    """Declare the options of the command `name`, one of `_COMMANDS`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     command = _COMMANDS[name]
     parser.epilog = command.epilog
@@ -219,7 +219,9 @@ def _changes_arguments(parser: argparse.ArgumentParser) -> None:
         help="earliest, latest, full (the current rows first), or a time such as 2026-01-31T12:00, in UTC unless it "
         "has an offset (default: latest)",
     )  # fmt: skip
-    parser.add_argument("--no-follow", action="store_true", help="stop at the current end instead of waiting for more")
+    parser.add_argument(
+        "--no-follow", action="store_true", help="stop at the current end instead of waiting for new records"
+    )
     parser.add_argument("-n", "--limit", type=int, metavar="N", help="stop after N rows")
     where_argument(parser)
 

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--watch", action="store_true", help="run until stopped")
     parser.add_argument(
         "--interval", default=f"{INTERVAL_SECONDS:g} s", metavar="DURATION",
-        help="with --watch: time between a table's turns (default: %(default)s)",
+        help="with --watch: interval between compactions of a table (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--strategy", choices=("minor", "full"),
@@ -85,12 +85,14 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--order-by", metavar="A,B,...", help="the columns to sort by")
     partition_argument(parser, several=True)
     parser.add_argument(
-        "--tables-max", type=int, default=TABLES_MAX, metavar="N", help="tables at a time (default: %(default)s)"
+        "--tables-max",
+        type=int,
+        default=TABLES_MAX,
+        metavar="N",
+        help="maximum number of tables in parallel (default: %(default)s)",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="threads of this process for each table (default: one for each core)"
-    )
+    where.add_argument("--threads", type=int, metavar="N", help="number of threads per table (default: one per core)")
     where.add_argument("--spark-master", metavar="URL", help="run as tasks of Spark, with a master such as 'local[2]'")
     parser.add_argument(
         "--spark-conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; may be repeated"

@@ -34,7 +34,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser, *, required: bool 
     )
     parser.add_argument(
         "--lake-option", action="append", default=[], metavar="key=value",
-        help="a lake option that the server does not publish, such as a secret, best given as '${env:NAME}' or "
+        help="a lake option that the server does not publish, such as a secret, preferably as '${env:NAME}' or "
         "'${directory:path:file}'; may be repeated",
     )  # fmt: skip
 
@@ -80,7 +80,7 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser, required=False)
     parser.add_argument(
         "-w", "--warehouse", metavar="WHERE", default=setting("warehouse"),
-        help="a Paimon warehouse, whose tables are lake.database.table; without -b the only place of tables",
+        help="a Paimon warehouse, whose tables are lake.database.table; without -b, only its tables are available",
     )  # fmt: skip
     parser.add_argument(
         "--lake", action="append", default=[], metavar="NAME=WHERE",

@@ -43,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     add_place_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port", type=int, default=PORT, metavar="PORT", help="0: a port that is free (default: %(default)s)"
+        "--port",
+        type=int,
+        default=PORT,
+        metavar="PORT",
+        help="the port to listen on; 0: a free port (default: %(default)s)",
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument(
@@ -51,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME",
-        help="a name under which the page is opened, such as that of a proxy; may be repeated",
+        help="a host name by which browsers reach the page, such as that of a proxy; may be repeated",
     )  # fmt: skip
     parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)
     add_log_arguments(parser, "WARNING")

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--data-dir", required=True, metavar="DIR", help="convert this data directory, which no server may be using"
     )
     parser.add_argument(
-        "--engine", choices=["auto", "hlog", "lmdb"], default="auto", help="engine of tables that name none"
+        "--engine", choices=["auto", "hlog", "lmdb"], default="auto", help="engine of tables whose options name none"
     )
     output_argument(parser)
 

@@ -32,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )
     parser.add_argument("-c", "--columns", metavar="A,B,...", help="only these columns of the rows")
     parser.add_argument(
-        "--snapshots", type=int, default=20, metavar="N", help="the newest lake snapshots to look into (default: 20)"
+        "--snapshots",
+        type=int,
+        default=20,
+        metavar="N",
+        help="search this number of the newest lake snapshots (default: 20)",
     )
     add_connection_arguments(parser)
     output_argument(parser)

@@ -150,7 +150,7 @@ def _snapshots(options: argparse.Namespace) -> int:
 def _compact_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files-min", type=int, default=5, metavar="N",
-        help="compact buckets with so many small files or files of deletes (default: %(default)s)",
+        help="compact buckets with at least this number of small files or delete files (default: %(default)s)",
     )  # fmt: skip
 
 
@@ -186,7 +186,9 @@ def _expire(options: argparse.Namespace) -> int:
 
 def _orphans_arguments(parser: argparse.ArgumentParser) -> None:
     older_argument(parser, "files", f"; has to be longer than any write takes (default: {_ORPHANS_AGE})")
-    parser.add_argument("--delete", action="store_true", help="delete them; without it they are only listed")
+    parser.add_argument(
+        "--delete", action="store_true", help="delete the files; without this option they are only listed"
+    )
 
 
 def _orphans(options: argparse.Namespace) -> int:

@@ -37,14 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--topic", required=True, help="the topic")
     parser.add_argument(
         "--job", default="ingest",
-        help="the name under which the place in the topic is kept; another name begins again (default: %(default)s)",
+        help="the name under which offsets are stored; a new name starts from the beginning (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--kafka-format", choices=("debezium", "json"), default="debezium", help="(default: debezium)")
     parser.add_argument(
         "--start", choices=("earliest", "latest"), default="earliest",
-        help="where a job begins that has no place yet (default: %(default)s)",
+        help="where a job without stored offsets starts (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--until-end", action="store_true", help="end when all messages have been read")
+    parser.add_argument("--until-end", action="store_true", help="exit when all messages have been read")
     parser.add_argument(
         "--wrong", metavar="fail|drop|TABLE", default="fail",
         help="what happens to messages that do not fit: the job ends, they are left out, or go to a log table, which "
@@ -56,11 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--time-unit", choices=("s", "ms", "us", "ns"),
-        help="the unit of times that are numbers, in messages without a schema part, which would say it",
+        help="the unit of numeric times in messages without a schema part",
     )  # fmt: skip
-    parser.add_argument("--batch-rows", type=int, default=50_000, metavar="N", help="messages in a transaction at most")
     parser.add_argument(
-        "--linger", type=float, default=1.0, metavar="SECONDS", help="how long a message waits for others (default: 1)"
+        "--batch-rows", type=int, default=50_000, metavar="N", help="maximum number of messages in a transaction"
+    )
+    parser.add_argument(
+        "--linger",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="how long to wait for further messages, in seconds (default: 1)",
     )
     parser.add_argument(
         "--kafka-option", action="append", default=[], metavar="key=value",

@@ -162,7 +162,7 @@ def add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve metrics and health by HTTP on this port, or the first free one of a range such as 9250-9260",
     )
     parser.add_argument(
-        "--metrics-host", default="127.0.0.1", metavar="HOST", help="where it listens (default: %(default)s)"
+        "--metrics-host", default="127.0.0.1", metavar="HOST", help="the address to listen on (default: %(default)s)"
     )
 
 

@@ -24,7 +24,7 @@ says so."""
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    parser.add_argument("engine", choices=["auto", "hlog", "lmdb"], help="the engine that the tables get")
+    parser.add_argument("engine", choices=["auto", "hlog", "lmdb"], help="the engine to move the tables to")
     parser.add_argument("--table", action="append", required=True, metavar="DATABASE.TABLE", help="may be repeated")
     add_connection_arguments(parser)
 

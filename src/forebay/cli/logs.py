@@ -23,7 +23,7 @@ def add_log_arguments(parser: argparse.ArgumentParser, level: str) -> None:
         "--log-format",
         choices=("text", "json"),
         default="text",
-        help="json: one object a line, with time, level, logger, message, thread and error (default: %(default)s)",
+        help="json: one object per line, with time, level, logger, message, thread and error (default: %(default)s)",
     )
 
 

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--leave-out", action="append", default=[], metavar="PROPERTY",
-        help="a property that the target does not know; may be repeated",
+        help="a property to leave out, because the target does not support it; may be repeated",
     )  # fmt: skip
     parser.add_argument("--drop-source", action="store_true", help="drop each table on the source after moving it")
     parser.add_argument(

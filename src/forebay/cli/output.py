@@ -24,7 +24,7 @@ def output_argument(parser: argparse.ArgumentParser) -> None:
     """Add `-o table|json|csv`, and `-f` and `--format`, which said the same before."""
     parser.add_argument(
         "-o", "--output", choices=FORMATS, default=setting("output"),
-        help="how to print the result; json: an object in each line (default: %(default)s)",
+        help="how to print the result; json: one object per line (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "-f", "--format", dest="output", choices=FORMATS, default=argparse.SUPPRESS, help=argparse.SUPPRESS

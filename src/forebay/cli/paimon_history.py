@@ -157,7 +157,9 @@ def _consumer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the consumer; without it all consumers are listed")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--next", type=int, metavar="ID", help="continue reading with this snapshot")
-    kind.add_argument("--delete", action="store_true", help="delete it, so that expiry no longer waits for it")
+    kind.add_argument(
+        "--delete", action="store_true", help="delete the consumer, so that expiry no longer waits for it"
+    )
     json_argument(parser)
 
 

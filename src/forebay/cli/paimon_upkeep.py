@@ -147,7 +147,9 @@ def _of_other_buckets(table: Table, buckets: int) -> set[bytes]:
 
 
 def _orphans_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--delete", action="store_true", help="delete them; without it they are only listed")
+    parser.add_argument(
+        "--delete", action="store_true", help="delete the files; without this option they are only listed"
+    )
     older_argument(parser, "only files", " (default: 1 d); younger ones may belong to a running commit")
     json_argument(parser)
 
@@ -229,7 +231,7 @@ def _analyze(options: argparse.Namespace) -> int:
 
 
 def _purge_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="confirm; without it nothing is done")
+    parser.add_argument("--yes", action="store_true", help="confirm; without this option nothing is deleted")
     parser.add_argument("--dry-run", action="store_true", help="only print how much would be deleted")
     json_argument(parser)
 

@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument(
         "--data-dir", required=True, metavar="DIR", help="repair this data directory, which no server may be using"
     )
-    parser.add_argument("--accept-loss", action="store_true", help="do it; without this, only say what would be lost")
+    parser.add_argument(
+        "--accept-loss", action="store_true", help="repair; without this option, only report what would be lost"
+    )
     parser.add_argument(
         "--table", action="append", default=[], metavar="DATABASE.TABLE", help="only the logs of this table"
     )
@@ -103,7 +105,7 @@ def _loss_text(repair: BucketRepair, offsets: range, is_mended: bool) -> str:
     if is_mended:
         return f"offsets {offsets.start} to {offsets.stop - 1}: nothing is lost, a field of the header is corrected"
     if not offsets:
-        return f"what follows offset {offsets.start} is lost; how much that is, nothing says"
+        return f"what follows offset {offsets.start} is lost; the amount is unknown"
     noun = "offset" if len(offsets) == 1 else "offsets"
     place = f"{noun} {offsets.start}" + (f" to {offsets.stop - 1}" if len(offsets) > 1 else "")
     if offsets.stop <= repair.restored_up_to:

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument(
         "--console", nargs="?", type=int, const=console.PORT, metavar="PORT",
         help=f"show the server in the browser, on this machine, by `forebay console` as a process beside it (default "
-        f"port: {console.PORT}; 0: one that is free)",
+        f"port: {console.PORT}; 0: a free port)",
     )  # fmt: skip
     parser.add_argument(
         "--ready-file", metavar="FILE", help="write the addresses to this file, as JSON, once the server is ready"

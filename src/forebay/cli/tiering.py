@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
-        "action", nargs="?", choices=("status", "repair"), help="look at lake tables, or repair one, and stop"
+        "action", nargs="?", choices=("status", "repair"), help="show the state of lake tables, or repair one, and exit"
     )
     parser.add_argument("tables", nargs="*", metavar="DATABASE.TABLE", help="the tables of status or repair")
     add_connection_arguments(parser)
@@ -66,9 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     repairs.add_argument(
         "--rebuild", action="store_true", help="replace the rows in the lake by the current ones (tables with keys)"
     )
-    repairs.add_argument("--accept-loss", action="store_true", help="go on without rows that are lost")
-    parser.add_argument("--once", action="store_true", help="bring tables up to date now, then stop")
-    parser.add_argument("--lag", action="store_true", help="only show how far the lakes are behind their logs")
+    repairs.add_argument("--accept-loss", action="store_true", help="continue without the rows that are lost")
+    parser.add_argument("--once", action="store_true", help="bring tables up to date now, then exit")
+    parser.add_argument("--lag", action="store_true", help="only show how far the lakes lag behind their logs")
     parser.add_argument(
         "--table",
         action="append",
@@ -76,19 +76,25 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         help="with --once or --lag: only this table; may be repeated",
     )
     parser.add_argument(
-        "--tables-max", type=int, default=TABLES_MAX, metavar="N", help="tables at a time (default: %(default)s)"
+        "--tables-max",
+        type=int,
+        default=TABLES_MAX,
+        metavar="N",
+        help="maximum number of tables in parallel (default: %(default)s)",
     )
     parser.add_argument(
         "--poll-seconds", type=float, default=POLL_SECONDS, metavar="S",
-        help="interval of asking the server which tables are due (default: %(default)s)",
+        help="interval between heartbeats that ask the server for due tables (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--without-spark", action="store_true", help="write in threads of this process")
+    parser.add_argument(
+        "--without-spark", action="store_true", help="write in threads of this process instead of Spark tasks"
+    )
     parser.add_argument(
         "--threads",
         type=int,
         default=2,
         metavar="N",
-        help="without Spark: threads of each round (default: %(default)s)",
+        help="without Spark: number of threads per round (default: %(default)s)",
     )
     parser.add_argument("--master", metavar="URL", help="Spark's master (default: Spark's own)")
     parser.add_argument(
@@ -97,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     add_log_arguments(parser, "WARNING")
     parser.add_argument(
         "--tracing", action="store_true",
-        help="OpenTelemetry spans of rounds, by the tracer provider of 'opentelemetry-instrument' (extra otel)",
+        help="export OpenTelemetry spans of rounds with the tracer provider of 'opentelemetry-instrument' (extra otel)",
     )  # fmt: skip
     add_metrics_arguments(parser)
 
@@ -105,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run a tiering worker until stopped, or one of the actions that end; return the exit code."""
     if options.table and not (options.once or options.lag):
-        raise InvalidRequest("the server says whose turn it is: give --table together with --once")
+        raise InvalidRequest("the server schedules the tables: --table requires --once or --lag")
     configure_logs(options)
     lake = TieringLake(lake_options_of(options))
     if options.action is not None:

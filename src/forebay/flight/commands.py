@@ -46,7 +46,7 @@ def read_command(data: bytes) -> Message:
     try:
         envelope = parse(pb.AnyMessage, data)
     except CorruptData as e:
-        raise InvalidRequest("this is no command of Arrow Flight SQL: connect with a Flight SQL client") from e
+        raise InvalidRequest("this is not a command of Arrow Flight SQL: connect with a Flight SQL client") from e
     name = envelope.type_url.rpartition("/")[2].removeprefix(_TYPES)
     if name not in _SUPPORTED:
         raise UnsupportedOperation(_UNSUPPORTED.get(name, f"the command {name or data!r} is not supported"))
@@ -57,7 +57,7 @@ def command(data: bytes, kind: type[M]) -> M:
     """The message of a command, which is of that kind. Raises `InvalidRequest`."""
     message = read_command(data)
     if not isinstance(message, kind):
-        raise InvalidRequest(f"a {message.DESCRIPTOR.name} was sent in the place of a {kind.DESCRIPTOR.name}")
+        raise InvalidRequest(f"a {message.DESCRIPTOR.name} was sent instead of a {kind.DESCRIPTOR.name}")
     return message
 
 

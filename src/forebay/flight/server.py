@@ -168,7 +168,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
                 return fl.RecordBatchStream(type_info(message.data_type if message.HasField("data_type") else None))
             if catalog_schema(message) is not None:
                 return fl.RecordBatchStream(catalog_rows(message, session.database))
-            raise UnsupportedOperation(f"a {message.DESCRIPTOR.name} is no ticket")
+            raise UnsupportedOperation(f"a {message.DESCRIPTOR.name} is not a ticket")
 
     def do_put(self, context: Any, descriptor: fl.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Changes, and the parameters of prepared statements."""
@@ -189,7 +189,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
             elif isinstance(message, pb.CommandStatementIngest):
                 count = self._ingest(session, message, reader)
             else:
-                raise UnsupportedOperation(f"a {message.DESCRIPTOR.name} writes nothing")
+                raise UnsupportedOperation(f"a {message.DESCRIPTOR.name} does not write")
             writer.write(pa.py_buffer(pb.DoPutUpdateResult(record_count=count).SerializeToString()))
 
     def do_action(self, context: Any, action: fl.Action) -> Iterator[fl.Result]:
@@ -261,7 +261,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
     def _update(self, session: ClientSession, statement: StoredStatement, reader: Any) -> int:
         parameters = None if reader is None else reader.to_reader()
         if not statement.description.is_insert:
-            raise InvalidRequest(f"{statement.text.strip()!r} changes nothing: run it as a query")
+            raise InvalidRequest(f"{statement.text.strip()!r} does not write: run it as a query")
         return self._run_update(session, self._statements.keep(statement), statement, parameters)
 
     def _run_update(self, session: ClientSession, handle: str, statement: StoredStatement, parameters: Any) -> int:
@@ -363,7 +363,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         try:
             endpoints = fl.FlightInfo.deserialize(info).endpoints
         except pa.ArrowException as e:
-            raise InvalidRequest(f"this is no FlightInfo: {e}") from e
+            raise InvalidRequest(f"this is not a FlightInfo: {e}") from e
         tickets = [read_command(endpoint.ticket.ticket) for endpoint in endpoints]
         handles = [_text(each.statement_handle) for each in tickets if isinstance(each, pb.TicketStatementQuery)]
         cancelled = [self._statements.cancel(session, handle) for handle in handles]
@@ -485,7 +485,7 @@ def _session(context: Any) -> ClientSession:
 
 def _command_of(descriptor: fl.FlightDescriptor) -> bytes:
     if descriptor.descriptor_type is not fl.DescriptorType.CMD:
-        raise InvalidRequest("a path is no command of Arrow Flight SQL: connect with a Flight SQL client")
+        raise InvalidRequest("a path is not a command of Arrow Flight SQL: connect with a Flight SQL client")
     return bytes(descriptor.command)
 
 

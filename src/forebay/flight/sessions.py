@@ -50,7 +50,7 @@ class Expiring(Generic[V]):
         with self._lock:
             if key not in self._entries and len(self._entries) >= self._count_max:
                 raise LimitExceeded(
-                    f"there are {self._count_max:,} {self._what} already: close some, or start the endpoint with "
+                    f"there are {self._count_max:,} {self._what}, the maximum: close some, or start the endpoint with "
                     f"a higher {self._option}"
                 )
             self._entries[key] = self._clock.monotonic(), value

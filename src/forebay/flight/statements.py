@@ -185,7 +185,7 @@ class Statements:
     def check_changes(self, what: str) -> None:
         """Raise `UnsupportedOperation` if this endpoint only reads."""
         if not self._allows_changes:
-            raise UnsupportedOperation(f"{what} is refused: this endpoint only reads; start it with --allow-changes")
+            raise UnsupportedOperation(f"{what} is refused: this endpoint is read-only; start it with --allow-changes")
 
     def keep(self, statement: StoredStatement) -> str:
         """Its new handle. Raises `LimitExceeded`."""
@@ -200,7 +200,7 @@ class Statements:
             statement = self._handles.pop(handle)
         if statement is None or statement.owner != session.owner:
             raise NotFound(
-                "this statement is not known: it was closed or run already, or was not used for "
+                "this statement is unknown: it was closed, was run, or was unused for "
                 f"{self._limits.handle_seconds:g} seconds, or the endpoint was restarted. Run it again"
             )
         return statement
@@ -252,7 +252,7 @@ class Statements:
                 raise Conflict(waiting.stopped)
             if not is_due:
                 raise Unavailable(
-                    f"{self._limits.queries_max} statements run already, and none has ended in "
+                    f"{self._limits.queries_max} statements are running, and none has ended in "
                     f"{self._limits.wait_seconds:g} seconds: try later, or start the endpoint with more --queries-max"
                 )
             self._begun += 1

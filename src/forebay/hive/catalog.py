@@ -302,7 +302,7 @@ class HiveCatalog(Catalog):
         if description is None:
             raise NotFound(f"there is no view '{name}' in {self._metastore}")
         if not is_view(description):
-            raise NotFound(f"'{name}' in {self._metastore} is no view, but a table")
+            raise NotFound(f"'{name}' in {self._metastore} is not a view, but a table")
         return description
 
     def _put_view(self, view: View, replace: bool) -> None:
@@ -364,7 +364,7 @@ class HiveCatalog(Catalog):
             raise NotFound(f"there is no table '{database}.{table}' in {self._metastore}")
         if not is_paimon(description):
             raise NotFound(
-                f"'{database}.{table}' in {self._metastore} is no Paimon table, but a {description.tableType}"
+                f"'{database}.{table}' in {self._metastore} is not a Paimon table, but a {description.tableType}"
             )
         return description
 

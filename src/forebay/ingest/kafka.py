@@ -354,7 +354,7 @@ class KafkaIngest:
         """One transaction: the rows, and the offsets behind them."""
         with self._connection.transaction(self._application, self._version + 1) as tx:
             if tx.committed is not None:
-                raise OutcomeUnknown(f"{tx} was committed after all, when its answer was lost")
+                raise OutcomeUnknown(f"{tx} was committed, although its answer was lost")
             self._check_alone(begins)
             for run in rows:
                 if self._table.has_primary_key:

@@ -50,7 +50,7 @@ def opened_lake(lake: LakeLike) -> Lake:
         return Catalog.open(lake)
     if not isinstance(lake, Mapping):
         raise InvalidRequest(
-            f"{lake!r} is no lake: give a Paimon warehouse's path, a forebay.paimon.Catalog, or a catalog's options"
+            f"{lake!r} is not a lake: pass a Paimon warehouse's path, a forebay.paimon.Catalog, or a catalog's options"
         )
     options = {str(key): str(value) for key, value in lake.items()}
     form = options.pop(FORMAT, "paimon")
