@@ -34,8 +34,10 @@ class Plugin(BasePlugin):  # type: ignore[misc]  # dbt is not installed where ty
         if unknown:
             raise InvalidRequest(f"option {unknown[0]!r} of the plugin is unknown; there are {', '.join(_OPTIONS)}")
         connection: Connection | None = None
-        named = {**({LAKE: config["warehouse"]} if "warehouse" in config else {}), **config.get("lakes", {})}
-        lakes = {name: opened_lake(given) for name, given in named.items()}  # before there is a connection to close
+        locations = {**({LAKE: config["warehouse"]} if "warehouse" in config else {}), **config.get("lakes", {})}
+        lakes = {
+            name: opened_lake(location) for name, location in locations.items()
+        }  # before there is a connection to close
         if "bootstrap_servers" in config or not lakes:
             connection = connect(
                 config.get("bootstrap_servers"),

@@ -50,7 +50,7 @@ def embedded(
 ) -> EmbeddedConnection:
     """Start a server on `data_dir` inside this process, and connect to it.
 
-    It is the server that `forebay server` runs, on 127.0.0.1 and `port` (0: one that is free); `settings` are those of
+    It is the server that `forebay server` runs, on 127.0.0.1 and `port` (0: a free port); `settings` are those of
     `forebay server -D key=value`, `options` those of `forebay.connect`. A directory serves one process at a time:
     raises `Conflict` if another one has it. Close the connection to stop the server; at the latest it is closed
     when the process ends.

@@ -55,26 +55,26 @@ def scan(
     except ImportError as e:
         raise UnsupportedOperation("forebay.polars needs Polars: pip install 'forebay[polars]'") from e
     if isinstance(table, str):
-        given = {**options, LAKE_OPTIONS: lake_options or {}}
-        found = _named(table, bootstrap_servers, warehouse, as_of, user, password, given)
+        connection_options = {**options, LAKE_OPTIONS: lake_options or {}}
+        scan = _scan_of_name(table, bootstrap_servers, warehouse, as_of, user, password, connection_options)
     elif isinstance(table, Scan):
         if as_of is not None:
-            raise InvalidRequest("a scan has its state already: give as_of to table.scan(...)")
-        found = table.pinned()
+            raise InvalidRequest("a scan already has a state: pass as_of to table.scan(...)")
+        scan = table.pinned()
     elif isinstance(table, Table):
-        found = table.scan(source="union", as_of=as_of).pinned()
+        scan = table.scan(source="union", as_of=as_of).pinned()
     elif hasattr(table, "scan"):
-        found = table.scan(as_of=as_of).pinned()
+        scan = table.scan(as_of=as_of).pinned()
     else:
-        raise InvalidRequest(f"{table!r} is no table: give a table, a scan, or a name such as 'sales.orders'")
+        raise InvalidRequest(f"{table!r} is not a table: pass a table, a scan, or a name such as 'sales.orders'")
     if columns is not None or filter is not None:
-        found = found.narrowed(columns, as_predicate(filter, found.schema))
-    schema: Any = polars.from_arrow(found.schema.empty_table())
+        scan = scan.narrowed(columns, as_predicate(filter, scan.schema))
+    schema: Any = polars.from_arrow(scan.schema.empty_table())
     pure: Any = {"is_pure": True} if "is_pure" in signature(register_io_source).parameters else {}  # since Polars 1.32
-    return register_io_source(_IoSource(found), schema=schema.schema, **pure)
+    return register_io_source(_IoSource(scan), schema=schema.schema, **pure)
 
 
-def _named(
+def _scan_of_name(
     name: str,
     servers: str | Connection | None,
     warehouse: LakeLike | None,
@@ -90,9 +90,9 @@ def _named(
     if connection is None and (servers is not None or warehouse is None):
         connection = shared_connection(make_settings(str(servers) if servers else None, user, password, options))
     lakes = {} if warehouse is None else {LAKE: opened_lake(warehouse)}
-    found = Tables(connection, lakes).scan(TableName(tuple(name.split("."))), as_of)
-    if isinstance(found, Scan):
-        return found
+    scan = Tables(connection, lakes).scan(TableName(tuple(name.split("."))), as_of)
+    if isinstance(scan, Scan):
+        return scan
     raise UnsupportedOperation(f"{name} is a system table: polars.from_arrow(table.system(...).read()) has its rows")
 
 
@@ -108,13 +108,13 @@ class _IoSource:
         import polars
 
         if n_rows is not None:  # the first rows, of which those that match are wanted: a filter comes afterwards
-            found = self._scan.narrowed(with_columns, None).limited(n_rows)
+            scan = self._scan.narrowed(with_columns, None).limited(n_rows)
         else:
             try:
-                found = self._scan.narrowed(with_columns, None if predicate is None else implied_by(predicate))
+                scan = self._scan.narrowed(with_columns, None if predicate is None else implied_by(predicate))
             except InvalidRequest:  # of a column that has no filters
-                found = self._scan.narrowed(with_columns, None)
-        for batch in found:
+                scan = self._scan.narrowed(with_columns, None)
+        for batch in scan:
             frame: Any = polars.from_arrow(pa.Table.from_batches([batch]))
             if predicate is not None:
                 frame = frame.filter(predicate)
@@ -205,8 +205,8 @@ def _boolean(function: Any, first: Any, rest: list[Any]) -> Predicate:
             values = _scalar(rest[0])
             if not isinstance(values, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
                 raise _NotOurs
-            found = [python_value(value) for value in values.values]
-            return Leaf(LeafFunction.IN, _column(first), tuple(value for value in found if value is not None))
+            elements = [python_value(value) for value in values.values]
+            return Leaf(LeafFunction.IN, _column(first), tuple(value for value in elements if value is not None))
     raise _NotOurs
 
 

@@ -130,8 +130,8 @@ class ForebayDialect(default.DefaultDialect):
     @reflection.cache
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
         """Databases: of the cluster by their names, of lakes as lake.database."""
-        found = _objects(connection, "db_schemas")
-        return [name if catalog == _LIVE else f"{catalog}.{name}" for catalog, name, _ in found]
+        schemas = _objects(connection, "db_schemas")
+        return [name if catalog == _LIVE else f"{catalog}.{name}" for catalog, name, _ in schemas]
 
     @reflection.cache
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
@@ -139,8 +139,8 @@ class ForebayDialect(default.DefaultDialect):
         catalog, database = self._place(schema)
         if database is None:
             return []
-        found = _objects(connection, "tables", catalog_filter=catalog, db_schema_filter=_escaped(database))
-        return [table["table_name"] for _, name, tables in found if name == database for table in tables or ()]
+        schemas = _objects(connection, "tables", catalog_filter=catalog, db_schema_filter=_escaped(database))
+        return [table["table_name"] for _, name, tables in schemas if name == database for table in tables or ()]
 
     @reflection.cache
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
@@ -179,8 +179,8 @@ class ForebayDialect(default.DefaultDialect):
     def get_pk_constraint(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
         """The primary key of a table."""
         fields = self._columns(connection, table_name, schema, **kw)
-        found = [(field.metadata or {}).get(_KEY_SEQUENCE) for field in fields]
-        key = sorted((int(place), field.name) for place, field in zip(found, fields) if place)
+        positions = [(field.metadata or {}).get(_KEY_SEQUENCE) for field in fields]
+        key = sorted((int(place), field.name) for place, field in zip(positions, fields) if place)
         return {"constrained_columns": [name for _, name in key], "name": None}
 
     def get_foreign_keys(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> list[Any]:
@@ -232,7 +232,7 @@ def _type_of(field: pa.Field) -> Any:
         return sql_types.Numeric(t.precision, t.scale)
     if is_.is_timestamp(t):
         return sql_types.DateTime(timezone=t.tz is not None)
-    for test, found in (
+    for test, sql_type in (
         (is_.is_boolean, sql_types.Boolean),
         (is_.is_int64, sql_types.BigInteger),
         (is_.is_int32, sql_types.Integer),
@@ -246,5 +246,5 @@ def _type_of(field: pa.Field) -> Any:
         (is_.is_fixed_size_binary, sql_types.LargeBinary),
     ):
         if test(t):
-            return found()
+            return sql_type()
     return NestedType(((field.metadata or {}).get(_TYPE_NAME) or str(t).encode()).decode())

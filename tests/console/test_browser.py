@@ -185,7 +185,7 @@ def test_keys_lead_everywhere(shown: Shown) -> None:
     page.click("td.open button")
     page.until_shown("History of this key")
     page.click("dialog a.button")
-    page.until_shown("The row now", "All that the log has")
+    page.until_shown("Current row", "The whole log")
     assert page.errors() == []
 
 
@@ -214,7 +214,7 @@ def test_a_statement_is_stopped_and_errors_are_shown(shown: Shown) -> None:
     page.press("Control+a")
     page.type("textarea", "DROP TABLE sales.orders")
     page.press("Control+Enter")
-    page.until_shown("Not supported here", "DROP is not supported")
+    page.until_shown("Not supported", "DROP is not supported")
     assert shown.conn.table_exists("sales.orders")
 
 

@@ -58,7 +58,7 @@ def test_a_transaction_and_a_lease_are_ended_and_names_are_only_text(shown: Show
     press(shown, "Abort")
     page.until(lambda: page.run("return !!document.querySelector('dialog[open]')"), "no question")
     press(shown, "Abort the transaction", "dialog")
-    page.until_shown("No transaction is under way")
+    page.until_shown("No transaction is open")
     assert shown.conn.admin.describe_server().open_transactions == 0
     shown.open("/activity?view=snapshots")
     page.until_shown(EVIL)
@@ -97,7 +97,7 @@ def test_tags_are_made_and_deleted_and_an_error_stays_in_the_question(shown: Sho
 def test_a_lake_is_compacted_and_searched_for_orphans(shown: Shown) -> None:
     page = shown.page
     shown.open("/tables/sales/orders/lake?view=upkeep")
-    page.until_shown("What a compaction would do")
+    page.until_shown("Planned compaction")
     page.click("input[type=checkbox]")
     page.until_shown("Files read")
     press(shown, "Compact")
@@ -112,11 +112,11 @@ def test_a_lake_is_compacted_and_searched_for_orphans(shown: Shown) -> None:
 def test_addresses_that_lead_nowhere_say_so(shown: Shown) -> None:
     page = shown.page
     for path, expected in (
-        ("/tables/%E0%A4%A/x", "There is no such screen"),
-        ("/nope", "There is no such screen"),
+        ("/tables/%E0%A4%A/x", "This page does not exist"),
+        ("/nope", "This page does not exist"),
         ("/tables/sales/%3Cimg%20src=x%3E", "Not found"),
         ("/tables/sales/orders/lake?view=constructor", "Files by size"),
-        ("/activity?view=toString", "In the order in which they connected"),
+        ("/activity?view=toString", "In order of connection"),
         ("/lakes/sales/orders?lake=none", "this console has no lake 'none'"),
     ):
         shown.open(path)
@@ -134,7 +134,7 @@ def test_a_table_that_is_dropped_while_it_is_shown(shown: Shown) -> None:
     shown.open("/tables/sales/gone/union")
     page.until_shown("Bucket by bucket", "current rows")
     shown.open("/tables/sales/gone/lake")
-    page.until_shown("Nothing was written to this lake table yet")
+    page.until_shown("This lake table is empty")
     conn.drop_table("sales.gone")
     shown.open("/tables/sales/gone/union")
     page.until_shown("Not found")
@@ -146,7 +146,7 @@ def test_a_table_that_is_dropped_while_it_is_shown(shown: Shown) -> None:
     ("path", "shown_before"),
     [
         ("/tiering", "sales.orders"),
-        ("/jobs", "Rounds of tiering"),
+        ("/jobs", "Tiering rounds"),
         ("/activity", "Clients"),
         ("/tables/sales/orders/lake", "Files by size"),
     ],

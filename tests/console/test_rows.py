@@ -91,7 +91,7 @@ def test_a_look_begins_at_an_offset_or_a_time(console: Console, events: Any) -> 
     for wrong in ({"place": "x"}, {"place": "offset", "offset": 1}, {"place": "time"}, {"bucket": 9}, {"limit": 0}):
         with pytest.raises(InvalidRequest):
             rows.peek(console, "web", "events", **wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match="too old"):
+    with pytest.raises(InvalidRequest, match="expired"):
         rows.peek(console, "web", "events", page_token="0" * 32)
     with pytest.raises(InvalidRequest):
         rows.peek(console, "web", "events", filter="nothing = 1")

@@ -139,7 +139,7 @@ def test_tasks_are_bounded() -> None:
     tasks, steps = Tasks(SYSTEM_CLOCK), _Steps()
     for i in range(20):
         tasks.start("search", {"table": i}, steps)
-    with pytest.raises(LimitExceeded, match="20 tasks wait"):
+    with pytest.raises(LimitExceeded, match="20 tasks already wait"):
         tasks.start("search", {"table": "more"}, steps)
     tasks.close()
     steps.go.release(1000)
@@ -179,10 +179,10 @@ def test_an_answer_that_was_on_its_way_when_something_was_changed_is_not_remembe
         return "before"
 
     assert console.remembered("lake", 60.0, made_before_the_change) == "before"
-    token = console.keep("place")
+    token = console.new_cursor("place")
     assert console.remembered("lake", 60.0, lambda: "after") == "after"
     assert console.remembered("lake", 60.0, lambda: "later") == "after"
-    assert console.kept(token) == "place"
+    assert console.cursor(token) == "place"
 
 
 def test_an_answer_does_not_take_the_place_of_a_newer_one(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import Conflict, LimitExceeded, Unavailable
 from forebay.flight.sessions import ClientSession, Expiring, Sessions
-from forebay.flight.statements import KeptStatement, Limits, Statements
+from forebay.flight.statements import Limits, Statements, StoredStatement
 from forebay.query.run import Description
 
 NOTHING = Description(pa.schema([]), pa.schema([]), False)
@@ -57,7 +57,7 @@ class Endpoint:
         return self.executions[-1]
 
     def kept(self) -> str:
-        return self.statements.keep(KeptStatement("u", "SELECT 1", NOTHING, 0.0))
+        return self.statements.keep(StoredStatement("u", "SELECT 1", NOTHING, 0.0))
 
     def run(self, handle: str, run: Callable[[Any], Any] = lambda _: FakeResult()) -> Any:
         return self.statements.run(self.session, handle, run)
@@ -93,7 +93,7 @@ def test_an_insert_that_waits_for_its_turn_can_be_cancelled_although_its_handle_
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = endpoint.kept()
-    endpoint.statements.kept(endpoint.session, handle, once=True)
+    endpoint.statements.statement(endpoint.session, handle, once=True)
     answers = endpoint.before_its_turn(monkeypatch, lambda: endpoint.statements.cancel(endpoint.session, handle))
     with pytest.raises(Conflict, match="the statement was cancelled"):
         endpoint.run(handle)
@@ -137,7 +137,7 @@ def test_a_full_store_refuses_new_keys_and_takes_new_values_of_its_own() -> None
     kept = Expiring[int](ManualClock(), 60, 2, "statements", "--statements-max")
     for key, value in (("a", 1), ("b", 2), ("a", 3)):
         kept.put(key, value)
-    with pytest.raises(LimitExceeded, match=r"there are 2 statements already.*higher --statements-max"):
+    with pytest.raises(LimitExceeded, match=r"there are 2 statements, the maximum.*higher --statements-max"):
         kept.put("c", 4)
     assert [kept.get(key) for key in "abc"] == [3, 2, None]
 

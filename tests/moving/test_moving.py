@@ -186,7 +186,7 @@ def test_a_target_that_was_not_told_of_its_lake_snapshot_is_told_by_the_next_run
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("forebay.moving.history._tell", killed)
+        patch.setattr("forebay.moving.history._register", killed)
         with pytest.raises(Killed):
             move_table(servers.here, servers.there, PATH)
     move_table(servers.here, servers.there, PATH)

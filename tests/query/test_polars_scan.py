@@ -116,7 +116,7 @@ def test_a_frame_is_named_and_chosen_in_many_ways(conn: EmbeddedConnection, tmp_
         (lambda conn: {"table": "fluss.nothing", "bootstrap_servers": conn}, NotFound, r"no table fluss\.nothing"),
         (lambda conn: {"table": "nothing", "bootstrap_servers": conn}, InvalidRequest, "names no table"),
         (lambda conn: {"table": conn.table("fluss.t"), "filter": "nothing > 1"}, InvalidRequest, "nothing"),
-        (lambda conn: {"table": conn.table("fluss.t").scan(), "as_of": 1}, InvalidRequest, "has its state already"),
+        (lambda conn: {"table": conn.table("fluss.t").scan(), "as_of": 1}, InvalidRequest, "already has a state"),
     ],
 )
 def test_what_is_no_table_is_said(conn: EmbeddedConnection, arguments: Any, error: Any, said: str) -> None:

@@ -255,7 +255,7 @@ def test_a_lake_has_a_name_of_its_own(conn: EmbeddedConnection, name: str, tmp_p
         forebay.sql("SELECT 1", conn, lakes={name: str(tmp_path)})
     with pytest.raises(InvalidRequest, match="format 'delta' is not known"):
         forebay.sql("SELECT 1", conn, lakes={"x": {"format": "delta"}})
-    with pytest.raises(InvalidRequest, match="5 is no lake"):
+    with pytest.raises(InvalidRequest, match="5 is not a lake"):
         forebay.sql("SELECT 1", conn, lakes={"x": 5})  # type: ignore[dict-item]
 
 

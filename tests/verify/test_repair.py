@@ -238,7 +238,7 @@ def test_a_log_that_is_gone_is_told_and_replaced_by_an_empty_one_of_its_length(d
 def test_a_repair_fills_no_segment_beyond_its_limit() -> None:
     fs = faulty_fs()
     fs.make_directories(FOLDER)
-    with pytest.raises(CorruptData, match="too much is lost to go on without it"):
+    with pytest.raises(CorruptData, match="too much is lost to continue without it"):
         LogRepair(fs, FOLDER, LogEndEvidence(False, 1 << 40), is_append_only=True)
 
 

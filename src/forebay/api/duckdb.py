@@ -51,6 +51,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is not typed
         return self.scan.schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> _Scanner:  # noqa: A002
+        """One read. DuckDB applies `filter` again if the scan applies only a part of it."""
         predicate, is_all = (None, True) if filter is None else implied_by(filter)
         names = list(self.schema.names if columns is None else columns)
         try:

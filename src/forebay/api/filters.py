@@ -129,7 +129,7 @@ class _Sql:
     def _condition(self, node: Any) -> Predicate:
         exp = self._exp
         if any(value for name, value in node.args.items() if name not in _PARTS):
-            raise self._refused(node)  # an unknown modifier, such as SYMMETRIC, may change the meaning
+            raise self._unsupported(node)  # an unknown modifier, such as SYMMETRIC, may change the meaning
         if isinstance(node, exp.Paren):
             return self._condition(node.this)
         if isinstance(node, exp.And | exp.Or):
@@ -157,7 +157,7 @@ class _Sql:
             return Leaf(LeafFunction.IN, name, tuple(self._literal(v, name) for v in node.expressions))
         if isinstance(node, exp.Like):
             return self._like(node)
-        raise self._refused(node)
+        raise self._unsupported(node)
 
     def _comparison(self, function: LeafFunction, left: Any, right: Any) -> Leaf:
         if not isinstance(_bare(left, self._exp), self._exp.Column):
@@ -168,7 +168,7 @@ class _Sql:
     def _column(self, node: Any) -> str:
         node = _bare(node, self._exp)
         if not isinstance(node, self._exp.Column):
-            raise self._refused(node)
+            raise self._unsupported(node)
         return ".".join(part.name for part in node.parts)
 
     def _literal(self, node: Any, column: str) -> Any:
@@ -184,7 +184,7 @@ class _Sql:
         if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):
             return self._cast(node, column)
         if not isinstance(node, exp.Literal):
-            raise self._refused(node)
+            raise self._unsupported(node)
         return self._typed(node.name, column) if node.is_string else self._number(node.name, column)
 
     def _number(self, text: str, column: str) -> int | float | Decimal:
@@ -202,7 +202,7 @@ class _Sql:
         if kind == "DECIMAL":
             return self._number(text, column)
         if kind not in kinds:
-            raise self._refused(node)
+            raise self._unsupported(node)
         return _value(text, kinds[kind], column)
 
     def _typed(self, text: str, column: str) -> Any:
@@ -219,7 +219,7 @@ class _Sql:
     def _like(self, node: Any) -> Predicate:
         name, pattern = self._column(node.this), node.expression
         if not (isinstance(pattern, self._exp.Literal) and pattern.is_string):
-            raise self._refused(node)
+            raise self._unsupported(node)
         text = pattern.name
         part = text.strip("%")
         if any(mark in part for mark in "%_\\") or (text and not part):
@@ -234,7 +234,7 @@ class _Sql:
         leaf = Leaf(function, name, (part,))
         return negated(leaf) if node.args.get("negate") else leaf
 
-    def _refused(self, node: Any) -> InvalidRequest:
+    def _unsupported(self, node: Any) -> InvalidRequest:
         return InvalidRequest(
             f"filter {self._text!r}: {node.sql(dialect='spark')!r} cannot be part of it. Compare columns with values "
             "by =, !=, <, <=, >, >=, IN, BETWEEN, LIKE or IS NULL, joined by AND, OR and NOT; texts, dates and times "
@@ -312,7 +312,7 @@ class _Serialized:
         text = self._literals.schema.to_string(truncate_metadata=False).partition("-- schema metadata --\n")[2]
         entries = [_ENTRY.match(line) for line in text.splitlines()]
         if not entries or None in entries:
-            raise self._refused("it")
+            raise self._unsupported("it")
         self._entries: Iterator[tuple[str, str]] = iter([(e[1], e[2]) for e in entries if e is not None])
         self._tree = self._node(*next(self._entries))
 
@@ -332,7 +332,7 @@ class _Serialized:
                 options = {key: scalar[key] for key in scalar}
             else:
                 children.append(self._node(entry, value))
-        raise self._refused(f"{name}(...)")
+        raise self._unsupported(f"{name}(...)")
 
     def predicate(self) -> Predicate:
         return self._predicate(self._tree)
@@ -356,7 +356,7 @@ class _Serialized:
         if kind == "field_ref":
             return Leaf(LeafFunction.EQUAL, name, (True,))
         if kind != "call":
-            raise self._refused(f"a {kind.replace('_', ' ')} in place of a condition")
+            raise self._unsupported(f"a {kind.replace('_', ' ')} in place of a condition")
         if name in ("and_kleene", "or_kleene"):
             function = CompoundFunction.AND if name == "and_kleene" else CompoundFunction.OR
             return Compound(function, tuple(map(self._predicate, arguments)))
@@ -374,7 +374,7 @@ class _Serialized:
             return Leaf(_SEARCHES[name], column, (pattern.decode() if isinstance(pattern, bytes) else pattern,))
         if name == "is_in":
             return self._is_in(column, options)
-        raise self._refused(f"{name}(...)")
+        raise self._unsupported(f"{name}(...)")
 
     def _unless_null(self, condition: _Node, then: _Node, otherwise: _Node) -> Predicate:
         """`if_else(is_valid(a), a IN (...), null)`, as DuckDB writes it: a leaf is null for a null anyway."""
@@ -386,18 +386,18 @@ class _Serialized:
             and otherwise.value is None
         ):
             return predicate
-        raise self._refused("if_else(...)")
+        raise self._unsupported("if_else(...)")
 
     def _comparison(self, function: LeafFunction, left: _Node, right: _Node) -> Leaf:
         if left.kind == "literal":
             left, right, function = right, left, _MIRRORED[function]
         if right.kind != "literal":
-            raise self._refused("a comparison of two columns")
+            raise self._unsupported("a comparison of two columns")
         return Leaf(function, self._column(left), (right.value,))
 
     def _column(self, argument: _Node) -> str:
         if argument.kind != "field_ref":
-            raise self._refused("a value computed from columns")
+            raise self._unsupported("a value computed from columns")
         return argument.name
 
     def _is_in(self, column: str, options: dict[str, Any]) -> Predicate:
@@ -407,7 +407,7 @@ class _Serialized:
             predicate = predicate | Leaf(LeafFunction.IS_NULL, column)
         return predicate
 
-    def _refused(self, what: str) -> InvalidRequest:
+    def _unsupported(self, what: str) -> InvalidRequest:
         return InvalidRequest(
             f"filter {self._expression}: {what} cannot be pushed down; compare columns with values, or filter the rows "
             "that come back"

@@ -223,7 +223,7 @@ class Scan(ArrowStream):
         filters. What it pins on a server is released by `release`, or when it is garbage-collected. Here: the rows, in
         memory.
         """
-        return KeptScan(self)
+        return CachedScan(self)
 
     def release(self) -> None:
         """Release what a pinned scan holds on a server; it cannot be read any more. Idempotent."""
@@ -271,7 +271,7 @@ class Scan(ArrowStream):
         )
 
 
-class KeptScan(Scan):
+class CachedScan(Scan):
     """A scan of rows in memory: those that another scan returned the first time that they were needed."""
 
     def __init__(self, source: Scan, request: ScanRequest | None = None, rows: list[pa.Table] | None = None) -> None:
@@ -293,6 +293,7 @@ class KeptScan(Scan):
         return self._schema
 
     def reader(self) -> RowReader:
+        """The cached rows, filtered and projected; the first call reads them from the source."""
         if not self._cached_rows:
             self._cached_rows.append(self._source.to_arrow())
         rows = self._cached_rows[0]
@@ -302,7 +303,7 @@ class KeptScan(Scan):
             rows = filter_rows(rows, self._bound)
         if self._request.columns is not None:
             rows = rows.select(list(self._request.columns))
-        return _KeptReader(rows, self._request.limit)
+        return _CachedReader(rows, self._request.limit)
 
     def pinned(self) -> Scan:
         return self
@@ -335,7 +336,7 @@ class BatchRowReader(RowReader):
             yield None, batch
 
 
-class _KeptReader(RowReader):
+class _CachedReader(RowReader):
     def __init__(self, rows: pa.Table, limit: int | None) -> None:
         super().__init__(rows.schema, limit)
         self._rows = rows

@@ -26,9 +26,9 @@ class Result(ArrowStream):
     written to each time they were pinned: then each is of one instant.
     """
 
-    def __init__(self, rows: pa.RecordBatchReader, close: Callable[[], None], failed: Callable[[], None]) -> None:
+    def __init__(self, rows: pa.RecordBatchReader, close: Callable[[], None], on_failure: Callable[[], None]) -> None:
         """`failed` raises a better error than DuckDB's, if there is one."""
-        self._rows, self._close, self._failed = rows, close, failed
+        self._rows, self._close, self._on_failure = rows, close, on_failure
         self._table: pa.Table | None = None
         self._begun = False
         self.is_one_instant = True
@@ -53,7 +53,7 @@ class Result(ArrowStream):
                 except StopIteration:
                     return
                 except (pa.ArrowException, OSError) as e:
-                    self._failed()
+                    self._on_failure()
                     raise InvalidRequest(f"the statement failed: {e}") from e
                 if batch.num_rows:
                     yield batch

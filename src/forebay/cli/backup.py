@@ -40,6 +40,7 @@ _BLOCK = 4 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay backup`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("target", help="the folder to create")
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Copy a data directory, verify the copy, and print what was copied; return the exit code."""
     source = Path(local_folder(options.data_dir, "the data directory"))
     target = Path(local_folder(options.target, "the target"))
     if target.exists():
@@ -68,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
                 copied = _copy_stopped(source, unfinished)
         except Conflict:
             copied = _copy_running(source, unfinished)
-        made = f"it was restored from a backup of {time_text(SYSTEM_CLOCK.now_ms())}"
-        mark_restored(LocalFileSystem(), str(unfinished), made)
+        reason = f"it was restored from a backup of {time_text(SYSTEM_CLOCK.now_ms())}"
+        mark_restored(LocalFileSystem(), str(unfinished), reason)
         with Progress("verifying the copy:", unit="steps") as progress:
             report = verify_directory(unfinished, on_step=lambda _what, at, of: progress.at(at, of))
         if not report.is_clean:

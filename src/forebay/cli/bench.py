@@ -30,10 +30,11 @@ _SINGLE = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay bench`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
-        "--rows", type=int, default=400_000, metavar="N", help="rows of each table (default: %(default)s)"
+        "--rows", type=int, default=400_000, metavar="N", help="number of rows per table (default: %(default)s)"
     )
     parser.add_argument("--data-dir", default=".", metavar="DIR", help="measure the disk of this folder (default: .)")
     parser.add_argument("-b", "--bootstrap-servers", metavar="HOST:PORT", help="measure this server instead")
@@ -41,12 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Measure, and print a table of counts, seconds and rates. Raises `InvalidRequest` for too few rows."""
     if options.rows < _BATCH:
         raise InvalidRequest(f"--rows {options.rows}: give at least {_BATCH}")
     rows = []
     with _place(options) as connection, Progress("measuring:", 7, unit="steps") as progress:
-        for what, count, unit, seconds in _measured(connection, options.rows):
-            rows.append((what, count, round(seconds, 4), round(count / seconds), unit))
+        for operation, count, unit, seconds in _measured(connection, options.rows):
+            rows.append((operation, count, round(seconds, 4), round(count / seconds), unit))
             progress.advance(1)
     print_rows(["what", "count", "seconds", "per second", "unit"], rows, options.output)
     return 0

@@ -20,6 +20,7 @@ from forebay.metadata.ddl import column_role
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    """Declare the options of the command `name`, one of `_COMMANDS`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     command = _COMMANDS[name]
     parser.epilog = command.epilog
@@ -177,9 +178,10 @@ def _transactions_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _transactions(connection: Connection, options: argparse.Namespace) -> int:
-    found = connection.admin.transactions(options.application)
+    transactions = connection.admin.transactions(options.application)
     rows = [
-        (t.application, t.version, t.state, f"{t.since:%Y-%m-%d %H:%M:%S UTC}", t.stages, t.staged_bytes) for t in found
+        (t.application, t.version, t.state, f"{t.since:%Y-%m-%d %H:%M:%S UTC}", t.stages, t.staged_bytes)
+        for t in transactions
     ]
     columns = ["application", "version", "state", "since", "attempts", "staged bytes"]
     print_rows(columns, rows, options.output, empty="(no transactions)", plain_numbers=["version"])
@@ -217,7 +219,9 @@ def _changes_arguments(parser: argparse.ArgumentParser) -> None:
         help="earliest, latest, full (the current rows first), or a time such as 2026-01-31T12:00, in UTC unless it "
         "has an offset (default: latest)",
     )  # fmt: skip
-    parser.add_argument("--no-follow", action="store_true", help="stop at the current end instead of waiting for more")
+    parser.add_argument(
+        "--no-follow", action="store_true", help="stop at the current end instead of waiting for new records"
+    )
     parser.add_argument("-n", "--limit", type=int, metavar="N", help="stop after N rows")
     where_argument(parser)
 
@@ -271,11 +275,11 @@ def _get(connection: Connection, options: argparse.Namespace) -> int:
     if not table.has_primary_key:
         raise InvalidRequest(f"{table.path} is a log table and has no keys to look up; try `forebay scan` or `changes`")
     keys = keys_of(str(table.path), table.arrow_schema, table.schema.primary_key, options.keys)
-    found = table.lookup(keys, _columns(options), missing="drop")
-    print_batches(found.combine_chunks().to_batches(), options.output)
-    if found.num_rows < len(options.keys) and options.output == "table":
-        print(f"({found.num_rows} of {len(options.keys)} keys found)")
-    return 0 if found.num_rows == len(options.keys) else 1
+    rows = table.lookup(keys, _columns(options), missing="drop")
+    print_batches(rows.combine_chunks().to_batches(), options.output)
+    if rows.num_rows < len(options.keys) and options.output == "table":
+        print(f"({rows.num_rows} of {len(options.keys)} keys found)")
+    return 0 if rows.num_rows == len(options.keys) else 1
 
 
 def _columns(options: argparse.Namespace) -> list[str] | None:

@@ -62,6 +62,7 @@ wrong usage, 130 interrupted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay compact`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     catalog_arguments(parser)
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--watch", action="store_true", help="run until stopped")
     parser.add_argument(
         "--interval", default=f"{INTERVAL_SECONDS:g} s", metavar="DURATION",
-        help="with --watch: time between a table's turns (default: %(default)s)",
+        help="with --watch: interval between compactions of a table (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--strategy", choices=("minor", "full"),
@@ -84,12 +85,14 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--order-by", metavar="A,B,...", help="the columns to sort by")
     partition_argument(parser, several=True)
     parser.add_argument(
-        "--tables-max", type=int, default=TABLES_MAX, metavar="N", help="tables at a time (default: %(default)s)"
+        "--tables-max",
+        type=int,
+        default=TABLES_MAX,
+        metavar="N",
+        help="maximum number of tables in parallel (default: %(default)s)",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="threads of this process for each table (default: one for each core)"
-    )
+    where.add_argument("--threads", type=int, metavar="N", help="number of threads per table (default: one per core)")
     where.add_argument("--spark-master", metavar="URL", help="run as tasks of Spark, with a master such as 'local[2]'")
     parser.add_argument(
         "--spark-conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; may be repeated"
@@ -102,26 +105,27 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Compact the selected tables once, or until stopped; return the exit code, not 0 if a compaction failed."""
     _check(options)
     log_to_stderr("WARNING")
     catalog, settings = Catalog.open(catalog_options(options)), pairs(options.settings, "--set")
     strategy = options.strategy or ("minor" if options.watch else "full")
-    how = CompactionSettings(
+    compaction = CompactionSettings(
         full=strategy == "full",
         order_by=column_names(options.order_by) or (),
         strategy=options.order or STRATEGIES[0],
         partitions=lambda table: partitions_typed(table, options.partition),
     )
-    told = _Teller(options.json)
+    reporter = _Reporter(options.json)
     with _runner(options) as runner:
         service = CompactionService(
             _names(catalog, options),
             lambda name: catalog.table(name, options=settings),
             runner,
-            how,
+            compaction,
             tables_max=options.tables_max,
             interval_seconds=parse_duration_ms(options.interval) / 1000,
-            on_turn=told.watched if options.watch else told.once,
+            on_turn=reporter.watched if options.watch else reporter.once,
         )
         return _watch(service, options) if options.watch else _once(service)
 
@@ -147,10 +151,10 @@ def _names(catalog: Catalog, options: argparse.Namespace) -> Callable[[], Sequen
     """The named tables, and the current tables of the named databases."""
 
     def names() -> Sequence[str]:
-        found = list(options.table)
+        table_names = list(options.table)
         for database in options.database:
-            found += [f"{database}.{name}" for name in catalog.list_tables(database)]
-        return list(dict.fromkeys(found))
+            table_names += [f"{database}.{name}" for name in catalog.list_tables(database)]
+        return list(dict.fromkeys(table_names))
 
     return names
 
@@ -167,7 +171,7 @@ def _runner(options: argparse.Namespace) -> Iterator[Callable[[str], TaskRunner]
         yield lambda table: SparkTasks(context, f"compacting {table}")
 
 
-class _Teller:
+class _Reporter:
     """Prints the result of each turn on a line. Called from several threads."""
 
     def __init__(self, as_json: bool) -> None:

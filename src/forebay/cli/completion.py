@@ -56,8 +56,8 @@ def _walk(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[_W
             inner = [*action.choices.items()]
         elif action.option_strings:
             values = tuple(map(str, action.choices or ()))
-            shown = " ".join((action.help or "").split()) % {**vars(action), "prog": "forebay"}
-            options.append(_Option(tuple(action.option_strings), shown, values, action.nargs != 0))
+            help_text = " ".join((action.help or "").split()) % {**vars(action), "prog": "forebay"}
+            options.append(_Option(tuple(action.option_strings), help_text, values, action.nargs != 0))
         else:
             words |= {str(value): "" for value in action.choices or ()}
     yield _Words(path, words, options)
@@ -65,18 +65,19 @@ def _walk(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[_W
         yield from _walk(sub, (*path, name))
 
 
-def _bash(found: list[_Words]) -> str:
+def _bash(commands: list[_Words]) -> str:
     words = "\n".join(
-        f"        '{' '.join(each.path)}') words='{' '.join([*each.words, *each.option_names])}' ;;" for each in found
+        f"        '{' '.join(each.path)}') words='{' '.join([*each.words, *each.option_names])}' ;;"
+        for each in commands
     )
     values = {
         f"        '{' '.join(each.path)} {name}') values='{' '.join(option.values)}' ;;"
-        for each in found
+        for each in commands
         for option in each.options
         if option.takes_value
         for name in option.names
     }
-    inner = " ".join(f"'{' '.join(each.path)}'" for each in found if each.path)
+    inner = " ".join(f"'{' '.join(each.path)}'" for each in commands if each.path)
     return f"""\
 # bash completion of forebay; made by `forebay completion bash`
 _forebay() {{
@@ -103,24 +104,24 @@ _forebay() {{
 complete -F _forebay forebay"""
 
 
-def _zsh(found: list[_Words]) -> str:
+def _zsh(commands: list[_Words]) -> str:
     def described(items: list[tuple[str, str]]) -> str:
         return " ".join(_quoted(name.replace(":", r"\:") + (f":{text}" if text else "")) for name, text in items)
 
     words = "\n".join(
         f"        {_quoted(' '.join(each.path))}) choices=({described([*each.words.items()])}); "
         f"options=({described([(n, o.help) for o in each.options for n in o.names])}) ;;"
-        for each in found
+        for each in commands
     )
     values = "\n".join(
         f"        {_quoted(f'{chr(32).join(each.path)} {name}')}) values=({' '.join(map(_quoted, option.values))}); "
         "takes=1 ;;"
-        for each in found
+        for each in commands
         for option in each.options
         if option.takes_value
         for name in option.names
     )
-    inner = " ".join(_quoted(" ".join(each.path)) for each in found if each.path)
+    inner = " ".join(_quoted(" ".join(each.path)) for each in commands if each.path)
     return f"""\
 #compdef forebay
 # zsh completion of forebay; made by `forebay completion zsh`
@@ -151,9 +152,9 @@ _forebay() {{
 if [ "$funcstack[1]" = _forebay ]; then _forebay "$@"; else compdef _forebay forebay; fi"""
 
 
-def _fish(found: list[_Words]) -> str:
+def _fish(commands: list[_Words]) -> str:
     lines = ["# fish completion of forebay; made by `forebay completion fish`"]
-    for each in found:
+    for each in commands:
         if each.path:
             condition = " && ".join(f"__fish_seen_subcommand_from {word}" for word in each.path)
         else:

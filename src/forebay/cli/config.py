@@ -10,15 +10,16 @@ from forebay.cli.settings import SETTINGS, TABLES, files, settings
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay config`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    known = "\n".join(
-        [f"  {name}: {known.about} (${known.variables[0]})" for name, known in SETTINGS.items()]
+    definitions = "\n".join(
+        [f"  {name}: {definition.about} (${definition.variables[0]})" for name, definition in SETTINGS.items()]
         + [f"  [{name}]: {about}" for name, about in TABLES.items()]
     )
     places = "\n".join(f"  {path}" for path in files())
     parser.epilog = (
-        f"settings:\n{known}\n\nread from, the later before the earlier:\n{places}\n  the environment\n  options of "
-        "commands\n\nexample:\n  forebay config -o json"
+        f"settings:\n{definitions}\n\nread from, the later before the earlier:\n{places}\n  the environment\n  "
+        "options of commands\n\nexample:\n  forebay config -o json"
     )
     output_argument(parser)
 
@@ -26,15 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print each setting, its value, and where that comes from. Values of tables, which may be secrets, are hidden."""
     rows = list[tuple[str, Any, str]]()
-    for name, found in settings().items():
+    for name, setting in settings().items():
         if name == "lake-options":
-            rows += [(f"{name}.{key}", "...", found.origin) for key in found.value]
+            rows += [(f"{name}.{key}", "...", setting.origin) for key in setting.value]
         elif name in TABLES:
             rows += [
-                (f"{name}.{key}", value if isinstance(value, str) else "...", found.origin)
-                for key, value in found.value.items()
+                (f"{name}.{key}", value if isinstance(value, str) else "...", setting.origin)
+                for key, value in setting.value.items()
             ]
         else:
-            rows.append((name, found.value, found.origin))
+            rows.append((name, setting.value, setting.origin))
     print_rows(["setting", "value", "from"], rows, options.output)
     return 0

@@ -34,7 +34,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser, *, required: bool 
     )
     parser.add_argument(
         "--lake-option", action="append", default=[], metavar="key=value",
-        help="a lake option that the server does not publish, such as a secret, best given as '${env:NAME}' or "
+        help="a lake option that the server does not publish, such as a secret, preferably as '${env:NAME}' or "
         "'${directory:path:file}'; may be repeated",
     )  # fmt: skip
 
@@ -55,13 +55,13 @@ def password_of(options: argparse.Namespace) -> str | None:
 
 def lake_options_of(options: argparse.Namespace) -> dict[str, str]:
     """The lake options on the command line. Raises `InvalidRequest`."""
-    found = {key: resolved(key, str(value)) for key, value in setting("lake-options").items()}
+    lake_options = {key: resolved(key, str(value)) for key, value in setting("lake-options").items()}
     for text in options.lake_option:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InvalidRequest(f"'{key}' does not define an option of the lake: write --lake-option key=value")
-        found[key.strip()] = resolved(key.strip(), value.strip())
-    return found
+        lake_options[key.strip()] = resolved(key.strip(), value.strip())
+    return lake_options
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser, required=False)
     parser.add_argument(
         "-w", "--warehouse", metavar="WHERE", default=setting("warehouse"),
-        help="a Paimon warehouse, whose tables are lake.database.table; without -b the only place of tables",
+        help="a Paimon warehouse, whose tables are lake.database.table; without -b, only its tables are available",
     )  # fmt: skip
     parser.add_argument(
         "--lake", action="append", default=[], metavar="NAME=WHERE",
@@ -90,15 +90,15 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
 
 def lakes_of(options: argparse.Namespace) -> dict[str, Any]:
     """The lakes by name. Raises `InvalidRequest`."""
-    found: dict[str, Any] = {name: _lake(where) for name, where in setting("lakes").items()}
+    lake_options: dict[str, Any] = {name: _lake(where) for name, where in setting("lakes").items()}
     if options.warehouse is not None:
-        found["lake"] = options.warehouse
+        lake_options["lake"] = options.warehouse
     for text in options.lake:
         name, equals, where = text.partition("=")
         if not equals or not name:
             raise InvalidRequest(f"--lake {text!r} is not NAME=WHERE")
-        found[name] = where
-    return found
+        lake_options[name] = where
+    return lake_options
 
 
 def _lake(where: Any) -> Any:

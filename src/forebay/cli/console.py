@@ -37,12 +37,17 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay console`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_place_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port", type=int, default=PORT, metavar="PORT", help="0: a port that is free (default: %(default)s)"
+        "--port",
+        type=int,
+        default=PORT,
+        metavar="PORT",
+        help="the port to listen on; 0: a free port (default: %(default)s)",
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument(
@@ -50,13 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME",
-        help="a name under which the page is opened, such as that of a proxy; may be repeated",
+        help="a host name by which browsers reach the page, such as that of a proxy; may be repeated",
     )  # fmt: skip
     parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)
     add_log_arguments(parser, "WARNING")
 
 
 def run(options: argparse.Namespace) -> int:
+    """Serve the console until stopped; return the exit code."""
     check_packages()
     from forebay.console.session import Console
     from forebay.console.visitors import Visitors
@@ -67,15 +73,15 @@ def run(options: argparse.Namespace) -> int:
     warehouses = {name: opened_lake(where) for name, where in lakes_of(options).items()}
     lake = lake_options_of(options)
 
-    def opened(user: str | None, password: str | None) -> Console:
+    def open_console(user: str | None, password: str | None) -> Console:
         return Console.open(
             server, user, password,
             warehouses=warehouses, lake_options=lake, allow_changes=options.allow_changes,
         )  # fmt: skip
 
-    with closing(Visitors(SYSTEM_CLOCK, open=opened)) as visitors:
+    with closing(Visitors(SYSTEM_CLOCK, open=open_console)) as visitors:
         try:
-            visitors.shared = opened(options.user, password_of(options))
+            visitors.shared = open_console(options.user, password_of(options))
         except AccessDenied:
             if options.user is not None:
                 raise
@@ -120,8 +126,8 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _address(host: str, port: int) -> str:
-    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
-    return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"
+    public_host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    return f"http://[{public_host}]:{port}/" if ":" in public_host else f"http://{public_host}:{port}/"
 
 
 def _serve(app: Any, listening: socket.socket, *, until_stdin_ends: bool) -> None:

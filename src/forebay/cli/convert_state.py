@@ -20,13 +20,14 @@ Exit codes: 0 all states are converted, 1 refused or failed, 2 wrong usage, 130 
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay convert-state`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
         "--data-dir", required=True, metavar="DIR", help="convert this data directory, which no server may be using"
     )
     parser.add_argument(
-        "--engine", choices=["auto", "hlog", "lmdb"], default="auto", help="engine of tables that name none"
+        "--engine", choices=["auto", "hlog", "lmdb"], default="auto", help="engine of tables whose options name none"
     )
     output_argument(parser)
 

@@ -42,12 +42,13 @@ class CreatedTable:
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay create`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("table", help="the table, as database.table; or a CREATE TABLE statement")
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument("--columns", metavar="NAME TYPE, ...", help="the columns")
-    given.add_argument("--like", metavar="FILE", help="the columns of a CSV, Parquet, JSON lines or Arrow file")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--columns", metavar="NAME TYPE, ...", help="the columns")
+    source.add_argument("--like", metavar="FILE", help="the columns of a CSV, Parquet, JSON lines or Arrow file")
     definition_arguments(parser)
     parser.add_argument("--if-not-exists", action="store_true", help="do nothing if the table exists")
     add_place_arguments(parser)
@@ -67,59 +68,62 @@ def definition_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Create the table, and print its name. Raises `InvalidRequest` if the columns are given twice, or not at all."""
     if re.match(r"\s*\w+\s+\S", options.table):  # words, and no name
         if options.columns or options.like:
             raise InvalidRequest("CREATE TABLE has the columns already: leave out --columns and --like")
-        wanted = parse_ddl(options.table)
+        definition = parse_ddl(options.table)
     elif options.columns is not None:
-        wanted = _with_columns(CreatedTable(options.table, []), options.columns, options.columns)
+        definition = _with_columns(CreatedTable(options.table, []), options.columns, options.columns)
     elif options.like is not None:
         from forebay.cli.files import schema_of
 
-        wanted = CreatedTable(options.table, schema_of(options.like))
+        definition = CreatedTable(options.table, schema_of(options.like))
     else:
         raise InvalidRequest("which columns? Give a CREATE TABLE statement, --columns or --like FILE")
-    complete(wanted, options)
+    complete(definition, options)
     with place_of(options) as (connection, lakes):
-        print(f"created {create(wanted, connection, lakes)}")
+        print(f"created {create(definition, connection, lakes)}")
     return 0
 
 
-def complete(wanted: CreatedTable, options: argparse.Namespace) -> None:
+def complete(definition: CreatedTable, options: argparse.Namespace) -> None:
     """Add what the arguments of `definition_arguments` say."""
-    wanted.primary_key = column_names(options.primary_key) or wanted.primary_key
-    wanted.partition_keys = column_names(options.partitioned_by) or wanted.partition_keys
-    wanted.bucket_keys = column_names(options.bucket_key) or wanted.bucket_keys
-    wanted.buckets = options.buckets or wanted.buckets
-    wanted.comment = options.comment or wanted.comment
-    wanted.options |= definitions(options.table_option)
-    wanted.if_not_exists = wanted.if_not_exists or getattr(options, "if_not_exists", False)
+    definition.primary_key = column_names(options.primary_key) or definition.primary_key
+    definition.partition_keys = column_names(options.partitioned_by) or definition.partition_keys
+    definition.bucket_keys = column_names(options.bucket_key) or definition.bucket_keys
+    definition.buckets = options.buckets or definition.buckets
+    definition.comment = options.comment or definition.comment
+    definition.options |= definitions(options.table_option)
+    definition.if_not_exists = definition.if_not_exists or getattr(options, "if_not_exists", False)
 
 
-def create(wanted: CreatedTable, connection: Any, lakes: dict[str, Any]) -> str:
+def create(definition: CreatedTable, connection: Any, lakes: dict[str, Any]) -> str:
     """Create the table; return its name. The database of a live table has to exist, that of a lake is created."""
     from forebay.lakes.iceberg_lake import IcebergLake
     from forebay.query.statement import TableName
     from forebay.query.tables import LIVE, Tables, opened_lake
 
-    opened = {name: opened_lake(given) for name, given in lakes.items()}
-    catalog, path = Tables(connection, opened).place(TableName(tuple(wanted.name.split("."))))
-    place: Any = connection if catalog == LIVE else opened[catalog]
+    open_lakes = {name: opened_lake(lake) for name, lake in lakes.items()}
+    catalog, path = Tables(connection, open_lakes).place(TableName(tuple(definition.name.split("."))))
+    place: Any = connection if catalog == LIVE else open_lakes[catalog]
     if isinstance(place, IcebergLake):
-        raise InvalidRequest(f"{wanted.name}: tables of an Iceberg lake are created by tiering, or by other engines")
+        raise InvalidRequest(
+            f"{definition.name}: tables of an Iceberg lake are created by tiering, or by other engines"
+        )
     place.create_database(path.database, ignore_if_exists=True)
     place.create_table(
         str(path),
-        wanted.columns,
-        primary_key=wanted.primary_key,
-        partition_keys=wanted.partition_keys,
-        bucket_keys=wanted.bucket_keys,
-        buckets=wanted.buckets,
-        options=wanted.options,
-        comment=wanted.comment,
-        ignore_if_exists=wanted.if_not_exists,
+        definition.columns,
+        primary_key=definition.primary_key,
+        partition_keys=definition.partition_keys,
+        bucket_keys=definition.bucket_keys,
+        buckets=definition.buckets,
+        options=definition.options,
+        comment=definition.comment,
+        ignore_if_exists=definition.if_not_exists,
     )
-    return wanted.name
+    return definition.name
 
 
 # ---- DDL ------------------------------------------------------------------------------------------------------------
@@ -134,69 +138,69 @@ def parse_ddl(text: str) -> CreatedTable:
         rest = _behind(text, rest, "IF NOT EXISTS")
     name = re.match(r"[\w.`\"$]+", rest)
     if name is None:
-        raise _wrong(text, rest, "the table's name, as database.table")
+        raise _syntax_error(text, rest, "the table's name, as database.table")
     rest = rest[name.end() :].lstrip()
     if not rest.startswith("("):
-        raise _wrong(text, rest, "the columns, as (name TYPE, ...)")
-    wanted = CreatedTable(re.sub(r"[`\"]", "", name[0]), [], if_not_exists=guarded)
+        raise _syntax_error(text, rest, "the columns, as (name TYPE, ...)")
+    definition = CreatedTable(re.sub(r"[`\"]", "", name[0]), [], if_not_exists=guarded)
     inside, rest = _parenthesized(text, len(text) - len(rest))
-    _with_columns(wanted, inside, text)
+    _with_columns(definition, inside, text)
     while rest.strip().strip(";"):
-        rest = _clause(wanted, rest.lstrip(), text)
-    return wanted
+        rest = _clause(definition, rest.lstrip(), text)
+    return definition
 
 
 def _word(rest: str) -> str:
     """The word, or the one other character, that `rest` begins with."""
-    found = re.match(r"\w+|\S|", rest)
-    return "" if found is None else found[0]
+    match = re.match(r"\w+|\S|", rest)
+    return "" if match is None else match[0]
 
 
 def _behind(text: str, rest: str, words: str) -> str:
     """What stands behind `words`, with which `rest` should begin. In them `n` is any number."""
-    for wanted in words.split():
+    for expected in words.split():
         word = _word(rest)
-        if not (word.isdigit() if wanted == "n" else word.upper() == wanted):
-            raise _wrong(text, rest, "a number" if wanted == "n" else wanted)
+        if not (word.isdigit() if expected == "n" else word.upper() == expected):
+            raise _syntax_error(text, rest, "a number" if expected == "n" else expected)
         rest = rest[len(word) :].lstrip()
     return rest
 
 
-def _wrong(text: str, rest: str, expected: str, hint: str = "") -> InvalidRequest:
+def _syntax_error(text: str, rest: str, expected: str, hint: str = "") -> InvalidRequest:
     """The error for what `rest`, the end of the statement, begins with."""
     before = text[: len(text) - len(rest)]
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
-    found = f"'{_word(rest)}' in line {line}, column {column}" if rest else "its end"
-    return InvalidRequest(f"CREATE TABLE statement, at {found}: expected {expected}{hint}")
+    place = f"'{_word(rest)}' in line {line}, column {column}" if rest else "its end"
+    return InvalidRequest(f"CREATE TABLE statement, at {place}: expected {expected}{hint}")
 
 
-def _with_columns(wanted: CreatedTable, inside: str, text: str) -> CreatedTable:
+def _with_columns(definition: CreatedTable, inside: str, text: str) -> CreatedTable:
     columns = []
     for part in _split(inside):
         key = re.fullmatch(r"PRIMARY\s+KEY\s*\((.*)\)(\s+NOT\s+ENFORCED)?", part, re.IGNORECASE | re.DOTALL)
         if key is not None:
-            wanted.primary_key = [_plain(one) for one in _split(key[1])]
+            definition.primary_key = [_plain(name) for name in _split(key[1])]
             continue
         column = re.match(r"(?P<name>`[^`]+`|\"[^\"]+\"|\w+)\s+(?P<rest>.+)", part, re.DOTALL)
         if column is None:
             raise InvalidRequest(f"{part!r} is not NAME TYPE, in {text.strip()!r}")
         if re.match(r"KEY\b", column["rest"], re.IGNORECASE):
             hint = "" if column["name"].upper() == "PRIMARY" else did_you_mean(column["name"], ["PRIMARY"])
-            raise _wrong(text, text[text.find(part) :], "a column, or PRIMARY KEY (column, ...)", hint)
+            raise _syntax_error(text, text[text.find(part) :], "a column, or PRIMARY KEY (column, ...)", hint)
         kind, comment = column["rest"], None
-        said = re.search(r"\s+COMMENT\s+('(?:[^']|'')*')\s*$", kind, re.IGNORECASE)
-        if said is not None:
-            kind, comment = kind[: said.start()], _text(said[1])
+        comment_match = re.search(r"\s+COMMENT\s+('(?:[^']|'')*')\s*$", kind, re.IGNORECASE)
+        if comment_match is not None:
+            kind, comment = kind[: comment_match.start()], _text(comment_match[1])
         keyed = re.search(r"\s+PRIMARY\s+KEY(\s+NOT\s+ENFORCED)?\s*$", kind, re.IGNORECASE)
         if keyed is not None:
             kind = kind[: keyed.start()]
-            wanted.primary_key = [_plain(column["name"])]
+            definition.primary_key = [_plain(column["name"])]
         try:
             columns.append(Column(_plain(column["name"]), parse_type(kind.strip()), comment))
         except InvalidRequest as e:
             raise InvalidRequest(f"column {column['name']}: {e.message}{_nearest_keyword(kind)}", e.code) from e
-    wanted.columns = columns
-    return wanted
+    definition.columns = columns
+    return definition
 
 
 def _nearest_keyword(kind: str) -> str:
@@ -218,54 +222,54 @@ _CLAUSES = (
 )  # fmt: skip
 
 
-def _clause(wanted: CreatedTable, rest: str, text: str) -> str:
+def _clause(definition: CreatedTable, rest: str, text: str) -> str:
     """Take the first clause of `rest`, the end of the statement `text`; return what is behind it."""
     comment = re.match(r"COMMENT\s*=?\s*('(?:[^']|'')*')", rest, re.IGNORECASE)
     if comment is not None:
-        wanted.comment = _text(comment[1])
+        definition.comment = _text(comment[1])
         return rest[comment.end() :]
     buckets = re.match(r"INTO\s+(\d+)\s+BUCKETS", rest, re.IGNORECASE)
     if buckets is not None:
-        wanted.buckets = int(buckets[1])
+        definition.buckets = int(buckets[1])
         return rest[buckets.end() :]
-    found = _PARENTHESIZED.match(rest)
-    if found is None:
-        raise _wrong_clause(text, rest)
-    inside, behind = _parenthesized(rest, found.end() - 1)
-    what = found["what"].upper().split()[0]
-    if what == "PARTITIONED":
-        wanted.partition_keys = [_plain(one) for one in _split(inside)]
-    elif what in ("DISTRIBUTED", "CLUSTERED"):
-        wanted.bucket_keys = [_plain(one) for one in _split(inside)]
+    clause = _PARENTHESIZED.match(rest)
+    if clause is None:
+        raise _clause_error(text, rest)
+    inside, behind = _parenthesized(rest, clause.end() - 1)
+    keyword = clause["what"].upper().split()[0]
+    if keyword == "PARTITIONED":
+        definition.partition_keys = [_plain(name) for name in _split(inside)]
+    elif keyword in ("DISTRIBUTED", "CLUSTERED"):
+        definition.bucket_keys = [_plain(name) for name in _split(inside)]
     else:
         for pair in _split(inside):
             option = re.fullmatch(r"('(?:[^']|'')*')\s*=\s*('(?:[^']|'')*'|[\w.]+)", pair)
             if option is None:
                 raise InvalidRequest(f"{pair!r} is not 'key' = 'value'")
-            _set(wanted, _text(option[1]), _text(option[2]))
+            _set(definition, _text(option[1]), _text(option[2]))
     return behind
 
 
-def _wrong_clause(text: str, rest: str) -> InvalidRequest:
-    known = {clause.split()[0]: clause for clause in _CLAUSES}
-    clause = known.get(_word(rest).upper())
+def _clause_error(text: str, rest: str) -> InvalidRequest:
+    clauses = {clause.split()[0]: clause for clause in _CLAUSES}
+    clause = clauses.get(_word(rest).upper())
     if clause is None:
         expected = "COMMENT '...', PARTITIONED BY (...), DISTRIBUTED BY (...), INTO n BUCKETS, WITH (...) or the end"
-        return _wrong(text, rest, expected, did_you_mean(_word(rest), known))
+        return _syntax_error(text, rest, expected, did_you_mean(_word(rest), clauses))
     behind = _behind(text, rest, clause)
-    return _wrong(text, behind, "a text in single quotes" if clause == "COMMENT" else "a parenthesis")
+    return _syntax_error(text, behind, "a text in single quotes" if clause == "COMMENT" else "a parenthesis")
 
 
-def _set(wanted: CreatedTable, key: str, value: str) -> None:
+def _set(definition: CreatedTable, key: str, value: str) -> None:
     """An option; those by which Flink and Spark say keys and buckets are the definition's own."""
     if key in ("primary.key", "primary-key"):
-        wanted.primary_key = [part.strip() for part in value.split(",")]
+        definition.primary_key = [part.strip() for part in value.split(",")]
     elif key in ("bucket.key", "bucket-key"):
-        wanted.bucket_keys = [part.strip() for part in value.split(",")]
+        definition.bucket_keys = [part.strip() for part in value.split(",")]
     elif key in ("bucket.num", "bucket"):
-        wanted.buckets = int(value)
+        definition.buckets = int(value)
     else:
-        wanted.options[key] = value
+        definition.options[key] = value
 
 
 _QUOTED = r"'(?:[^']|'')*'|`[^`]*`"

@@ -66,9 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the report; return exit code 1 if a requirement of Forebay is missing."""
     if options.output != "table":
-        found = list(examine(Path(options.data_dir)))
-        print_rows(["mark", "what", "detail", "advice"], found, options.output)
-        return 1 if any(finding.mark == _BAD for finding in found) else 0
+        diagnoses = list(examine(Path(options.data_dir)))
+        print_rows(["mark", "what", "detail", "advice"], diagnoses, options.output)
+        return 1 if any(finding.mark == _BAD for finding in diagnoses) else 0
     bad = False
     for finding in examine(Path(options.data_dir)):
         bad = bad or finding.mark == _BAD
@@ -133,9 +133,9 @@ def _java() -> Diagnosis:
 
 
 def _compiler() -> Diagnosis:
-    found = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
-    if found:
-        return Diagnosis(_GOOD, "C compiler", found)
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if compiler:
+        return Diagnosis(_GOOD, "C compiler", compiler)
     return Diagnosis(_NOTE, "C compiler", "none found", "needed to install from source: apt install gcc")
 
 

@@ -68,6 +68,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(connection: Connection, options: argparse.Namespace) -> int:
+    """Print which files and log ranges the query reads."""
     from forebay.unionread.planning import plan_union
 
     query = parse_select(options.query)

@@ -25,10 +25,10 @@ KINDS = {
 _ROWS = 65_536
 
 
-def kind_of(file: str, given: str | None) -> str:
+def kind_of(file: str, file_format: str | None) -> str:
     """The format of a file. Raises `InvalidRequest` for an ending that says none."""
-    if given is not None:
-        return given
+    if file_format is not None:
+        return file_format
     ending = Path(file).suffix.lower().removeprefix(".")
     for kind, endings in KINDS.items():
         if ending in endings:
@@ -38,9 +38,9 @@ def kind_of(file: str, given: str | None) -> str:
     )
 
 
-def schema_of(file: str, given: str | None = None) -> pa.Schema:
+def schema_of(file: str, file_format: str | None = None) -> pa.Schema:
     """The schema of a file; of CSV and JSON the one that its first megabyte suggests."""
-    with opened(file, kind_of(file, given), None) as (schema, _):
+    with opened(file, kind_of(file, file_format), None) as (schema, _):
         return pa.schema([pa.field(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in schema])
 
 
@@ -54,13 +54,13 @@ def opened(file: str, kind: str, schema: pa.Schema | None) -> Iterator[tuple[pa.
     Raises `InvalidRequest`, which names the file, for what is not of the format.
     """
     try:
-        with _readers[kind](file, schema) as (found, batches):
-            yield found, _named(file, batches, schema)
+        with _readers[kind](file, schema) as (file_schema, batches):
+            yield file_schema, _with_file_name(file, batches, schema)
     except (OSError, pa.ArrowException) as e:
         raise InvalidRequest(f"{file}: {_with_place(file, str(e), schema)}") from e
 
 
-def _named(file: str, batches: Iterator[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+def _with_file_name(file: str, batches: Iterator[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
     except pa.ArrowException as e:
@@ -69,23 +69,23 @@ def _named(file: str, batches: Iterator[pa.RecordBatch], schema: pa.Schema | Non
 
 def _with_place(file: str, fault: str, schema: pa.Schema | None) -> str:
     """What Arrow says about a value, with the column's name and type, and in CSV the line of the first such value."""
-    found = re.search(r"Column\(/(.+?)\) changed from \w+ to (\w+) in row (\d+)$", fault)
-    if found is not None and schema is not None and found[1] in schema.names:
-        expected = sql_name(schema.field(found[1]).type)
-        row = f" in row {found[3]}" if os.path.getsize(file) < _JSON_BLOCK else ""  # counted in each block
-        return f"column '{found[1]}' is {expected}, but the file has a {found[2]}{row}"
+    match = re.search(r"Column\(/(.+?)\) changed from \w+ to (\w+) in row (\d+)$", fault)
+    if match is not None and schema is not None and match[1] in schema.names:
+        expected = sql_name(schema.field(match[1]).type)
+        row = f" in row {match[3]}" if os.path.getsize(file) < _JSON_BLOCK else ""  # counted in each block
+        return f"column '{match[1]}' is {expected}, but the file has a {match[2]}{row}"
     return _with_line(file, fault, schema)
 
 
 def _with_line(file: str, fault: str, schema: pa.Schema | None) -> str:
     # Arrow counts rows where it has one core only, in each block.
-    found = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?", fault)
-    if found is None:
+    match = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?", fault)
+    if match is None:
         return fault
     import csv
 
-    column, said = int(found[1]), fault[found.end() :]
-    value = re.fullmatch(r"invalid value '(.*)'", said, re.DOTALL)
+    column, message = int(match[1]), fault[match.end() :]
+    value = re.fullmatch(r"invalid value '(.*)'", message, re.DOTALL)
     with open(file, encoding="utf-8", errors="replace", newline="") as text:
         rows = csv.reader(text)
         try:
@@ -94,7 +94,7 @@ def _with_line(file: str, fault: str, schema: pa.Schema | None) -> str:
         except csv.Error:  # such as a text that is too long for Python's reader
             return fault
     kind = f" ({sql_name(schema.field(name).type)})" if schema is not None and name in schema.names else ""
-    return f"column '{name}'{kind}{f', line {line}' if line else ''}: {said}"
+    return f"column '{name}'{kind}{f', line {line}' if line else ''}: {message}"
 
 
 @contextmanager
@@ -118,8 +118,8 @@ def _json(file: str, schema: pa.Schema | None) -> Iterator[tuple[pa.Schema, Iter
     if schema is not None:
         bad = [field for field in schema if _not_in_json(field.type)]
         if bad:
-            what = f"column '{bad[0].name}', {sql_name(bad[0].type)}"
-            raise UnsupportedOperation(f"{file}: {what}, is not read from JSON: use Parquet")
+            column = f"column '{bad[0].name}', {sql_name(bad[0].type)}"
+            raise UnsupportedOperation(f"{file}: {column}, is not read from JSON: use Parquet")
         explicit = pa.schema([pa.field(field.name, _as_text(field.type)) for field in schema])
         options = json.ParseOptions(explicit_schema=explicit, unexpected_field_behavior="infer")
         with json.open_json(file, parse_options=options) as reader:
@@ -128,11 +128,11 @@ def _json(file: str, schema: pa.Schema | None) -> Iterator[tuple[pa.Schema, Iter
             yield typed, (_from_text(file, batch, schema) for batch in reader)
         return
     with json.open_json(file) as reader:
-        found: pa.Schema = reader.schema
-    for place, field in enumerate(found):
+        inferred_schema: pa.Schema = reader.schema
+    for place, field in enumerate(inferred_schema):
         if pa.types.is_timestamp(field.type):  # found by the look of texts, whose zones it says nothing about
-            found = found.set(place, field.with_type(_timestamp_in(file, field.name)))
-    with _json(file, found) as (schema, batches):
+            inferred_schema = inferred_schema.set(place, field.with_type(_timestamp_in(file, field.name)))
+    with _json(file, inferred_schema) as (schema, batches):
         yield schema, batches
 
 
@@ -183,9 +183,9 @@ def _from_text(file: str, batch: pa.RecordBatch, schema: pa.Schema | None) -> pa
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         place = schema.get_field_index(field.name)
-        wanted = field.type if place < 0 else schema.field(place).type
+        column_type = field.type if place < 0 else schema.field(place).type
         try:
-            columns.append(column if column.type.equals(wanted) else from_texts(field.name, wanted, column))
+            columns.append(column if column.type.equals(column_type) else from_texts(field.name, column_type, column))
         except InvalidRequest as e:
             raise InvalidRequest(f"{file}: {e.message}") from e
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -31,6 +31,7 @@ Exit codes: 0 stopped, 1 an error (the message says why), 2 wrong usage, 130 int
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay flight`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         type=int,
         default=31337,
         metavar="PORT",
-        help="port to listen on; 0: one that is free (default: %(default)s)",
+        help="port to listen on; 0: a free port (default: %(default)s)",
     )
     parser.add_argument(
         "--sasl",
@@ -53,33 +54,37 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--tls-client-ca", metavar="FILE", help="accept only clients with a certificate of this CA (PEM)"
     )
     parser.add_argument(
-        "--queries-max", type=int, default=8, metavar="N", help="statements that run at a time (default: %(default)s)"
+        "--queries-max",
+        type=int,
+        default=8,
+        metavar="N",
+        help="maximum number of concurrent statements (default: %(default)s)",
     )
     parser.add_argument(
         "--query-timeout", default="1h", metavar="TIME", help="stop a statement after this time (default: %(default)s)"
     )
     parser.add_argument(
         "--query-memory", default="1GB", metavar="SIZE",
-        help="memory of a statement, which goes on in files of $TMPDIR (default: %(default)s)",
+        help="maximum memory of a statement, which spills to $TMPDIR beyond it (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--handles-max", type=int, default=10_000, metavar="N",
-        help="prepared statements, and queries that were not read yet, at a time (default: %(default)s)",
+        help="maximum number of prepared statements and unread queries (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--handle-timeout",
         default="15min",
         metavar="TIME",
-        help="close those that are not used for this time (default: %(default)s)",
+        help="close prepared statements and queries that are unused for this time (default: %(default)s)",
     )
     parser.add_argument(
-        "--sessions-max", type=int, default=1_000, metavar="N", help="logins at a time (default: %(default)s)"
+        "--sessions-max", type=int, default=1_000, metavar="N", help="maximum number of sessions (default: %(default)s)"
     )
     parser.add_argument(
         "--session-timeout",
         default="8h",
         metavar="TIME",
-        help="end a login that is not used for this time (default: %(default)s)",
+        help="end sessions that are unused for this time (default: %(default)s)",
     )
     parser.add_argument(
         "--ready-file", metavar="FILE", help="write the address to this file once the endpoint is ready"
@@ -89,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Serve SQL by Arrow Flight until stopped; return the exit code."""
     from forebay.flight.server import FlightSqlServer
     from forebay.flight.statements import Limits
 

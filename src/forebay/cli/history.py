@@ -23,6 +23,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay history`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("table", help="a table with a primary key, as database.table")
@@ -31,13 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )
     parser.add_argument("-c", "--columns", metavar="A,B,...", help="only these columns of the rows")
     parser.add_argument(
-        "--snapshots", type=int, default=20, metavar="N", help="the newest lake snapshots to look into (default: 20)"
+        "--snapshots",
+        type=int,
+        default=20,
+        metavar="N",
+        help="search this number of the newest lake snapshots (default: 20)",
     )
     add_connection_arguments(parser)
     output_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Print a key's changes in log and lake, oldest first, and why the row is what it is now."""
     with connected(options) as connection, Progress("reading the log:", unit="changes") as progress:
         table = connection.table(options.table)
         if not table.has_primary_key:
@@ -60,9 +66,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _schema(history: KeyHistory) -> pa.Schema:
     heads = (("where", pa.string()), ("offset", pa.int64()), ("time", pa.string()), ("change", pa.string()))
-    taken = {name for name, _ in heads}
-    shown = (f.with_name(f"row.{f.name}") if f.name in taken else f for f in history.schema)
-    return pa.schema([*heads, *shown])
+    head_names = {name for name, _ in heads}
+    row_fields = (f.with_name(f"row.{f.name}") if f.name in head_names else f for f in history.schema)
+    return pa.schema([*heads, *row_fields])
 
 
 def _row(history: KeyHistory, schema: pa.Schema, event: KeyEvent) -> dict[str, Any]:

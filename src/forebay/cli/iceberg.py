@@ -38,6 +38,7 @@ class _Action(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay iceberg`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -59,12 +60,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _options(options: argparse.Namespace) -> dict[str, str]:
-    given = {key: resolved(key, value) for key, value in pairs(options.option, "--option").items()}
+    properties = {key: resolved(key, value) for key, value in pairs(options.option, "--option").items()}
     if options.warehouse is not None:
-        given.setdefault("warehouse", options.warehouse)
-    if not given:
+        properties.setdefault("warehouse", options.warehouse)
+    if not properties:
         raise InvalidRequest("which lake? Say -w WAREHOUSE, or --option type=... and --option uri=...")
-    return given
+    return properties
 
 
 def _storage(options: argparse.Namespace) -> Any:
@@ -117,28 +118,30 @@ def _describe(options: argparse.Namespace) -> int:
         "bytes": int(summary.get("total-files-size", 0)),
     }
     if options.output == "json":
-        named = [dict(zip(("name", "type", "role", "comment"), column, strict=True)) for column in columns]
-        print_object({"table": options.table, "columns": named, **facts, "properties": dict(table.properties)})
+        column_objects = [dict(zip(("name", "type", "role", "comment"), column, strict=True)) for column in columns]
+        print_object({"table": options.table, "columns": column_objects, **facts, "properties": dict(table.properties)})
         return 0
     print(f"{options.table}  (Iceberg, format version {table.metadata.format_version})\n")
     print_rows(["column", "type", "", "comment"], columns, "table")
     print()
     facts["bytes"] = format_bytes(int(summary.get("total-files-size", 0)))
-    shown = {**facts, **{f"property {key}": value for key, value in sorted(table.properties.items())}}
-    width = max(map(len, shown))
-    print("\n".join(f"{name.ljust(width)}  {value}" for name, value in shown.items() if value not in (None, "")))
+    details = {**facts, **{f"property {key}": value for key, value in sorted(table.properties.items())}}
+    width = max(map(len, details))
+    print("\n".join(f"{name.ljust(width)}  {value}" for name, value in details.items() if value not in (None, "")))
     return 0
 
 
 def _snapshots(options: argparse.Namespace) -> int:
     table = _table(options)
     rows = []
-    for found in sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0):
-        summary = found.summary
+    for snapshot in sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0):
+        summary = snapshot.summary
         properties = {} if summary is None else summary.additional_properties
         operation = "" if summary is None else summary.operation.value
         records = int(properties.get("total-records", 0))
-        rows.append((found.snapshot_id, operation, time_text(found.timestamp_ms), records, found.parent_snapshot_id))
+        rows.append(
+            (snapshot.snapshot_id, operation, time_text(snapshot.timestamp_ms), records, snapshot.parent_snapshot_id)
+        )
     names = ["id", "operation", "time", "records", "parent"]
     print_rows(names, rows, options.output, empty="(no snapshots)", plain_numbers=["id", "parent"])
     return 0
@@ -147,20 +150,22 @@ def _snapshots(options: argparse.Namespace) -> int:
 def _compact_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files-min", type=int, default=5, metavar="N",
-        help="compact buckets with so many small files or files of deletes (default: %(default)s)",
+        help="compact buckets with at least this number of small files or delete files (default: %(default)s)",
     )  # fmt: skip
 
 
 def _compact(options: argparse.Namespace) -> int:
     upkeep = _storage(options).upkeep(TablePath.parse(options.table))
     with upkeep as table, Progress("compacting:", unit="buckets") as progress:
-        made = table.compact(options.files_min, progress=progress.at)
+        snapshot_id = table.compact(options.files_min, progress=progress.at)
     if options.output == "table":
         print(
-            f"nothing to compact in {options.table}" if made is None else f"compacted {options.table}: snapshot {made}"
+            f"nothing to compact in {options.table}"
+            if snapshot_id is None
+            else f"compacted {options.table}: snapshot {snapshot_id}"
         )
     else:
-        print_rows(["table", "snapshot"], [(options.table, made)], options.output)
+        print_rows(["table", "snapshot"], [(options.table, snapshot_id)], options.output)
     return 0
 
 
@@ -171,26 +176,28 @@ def _expire_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _expire(options: argparse.Namespace) -> int:
     with _storage(options).upkeep(TablePath.parse(options.table)) as upkeep:
-        gone = upkeep.expire(age(options.older_than), options.keep)
+        snapshot_ids = upkeep.expire(age(options.older_than), options.keep)
     if options.output == "table":
-        print(f"expired {counted(len(gone), 'snapshot')} of {options.table}")
+        print(f"expired {counted(len(snapshot_ids), 'snapshot')} of {options.table}")
     else:
-        print_rows(["expired"], [[snapshot_id] for snapshot_id in gone], options.output)
+        print_rows(["expired"], [[snapshot_id] for snapshot_id in snapshot_ids], options.output)
     return 0
 
 
 def _orphans_arguments(parser: argparse.ArgumentParser) -> None:
     older_argument(parser, "files", f"; has to be longer than any write takes (default: {_ORPHANS_AGE})")
-    parser.add_argument("--delete", action="store_true", help="delete them; without it they are only listed")
+    parser.add_argument(
+        "--delete", action="store_true", help="delete the files; without this option they are only listed"
+    )
 
 
 def _orphans(options: argparse.Namespace) -> int:
     with _storage(options).upkeep(TablePath.parse(options.table)) as upkeep:
-        found = upkeep.remove_orphan_files(age(options.older_than or _ORPHANS_AGE), dry_run=not options.delete)
-    print_rows(["orphan"], [[path] for path in found], options.output, empty="(no orphans)")
-    if options.output == "table" and found:
-        done = "deleted" if options.delete else "not deleted: say --delete"
-        print(f"({counted(len(found), 'file')}, {done})")
+        orphans = upkeep.remove_orphan_files(age(options.older_than or _ORPHANS_AGE), dry_run=not options.delete)
+    print_rows(["orphan"], [[path] for path in orphans], options.output, empty="(no orphans)")
+    if options.output == "table" and orphans:
+        outcome = "deleted" if options.delete else "not deleted: say --delete"
+        print(f"({counted(len(orphans), 'file')}, {outcome})")
     return 0
 
 

@@ -29,6 +29,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay ingest`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("table", help="the table, as database.table")
@@ -36,14 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--topic", required=True, help="the topic")
     parser.add_argument(
         "--job", default="ingest",
-        help="the name under which the place in the topic is kept; another name begins again (default: %(default)s)",
+        help="the name under which offsets are stored; a new name starts from the beginning (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--kafka-format", choices=("debezium", "json"), default="debezium", help="(default: debezium)")
     parser.add_argument(
         "--start", choices=("earliest", "latest"), default="earliest",
-        help="where a job begins that has no place yet (default: %(default)s)",
+        help="where a job without stored offsets starts (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--until-end", action="store_true", help="end when all messages have been read")
+    parser.add_argument("--until-end", action="store_true", help="exit when all messages have been read")
     parser.add_argument(
         "--wrong", metavar="fail|drop|TABLE", default="fail",
         help="what happens to messages that do not fit: the job ends, they are left out, or go to a log table, which "
@@ -55,11 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--time-unit", choices=("s", "ms", "us", "ns"),
-        help="the unit of times that are numbers, in messages without a schema part, which would say it",
+        help="the unit of numeric times in messages without a schema part",
     )  # fmt: skip
-    parser.add_argument("--batch-rows", type=int, default=50_000, metavar="N", help="messages in a transaction at most")
     parser.add_argument(
-        "--linger", type=float, default=1.0, metavar="SECONDS", help="how long a message waits for others (default: 1)"
+        "--batch-rows", type=int, default=50_000, metavar="N", help="maximum number of messages in a transaction"
+    )
+    parser.add_argument(
+        "--linger",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="how long to wait for further messages, in seconds (default: 1)",
     )
     parser.add_argument(
         "--kafka-option", action="append", default=[], metavar="key=value",
@@ -74,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Ingest until the topic's end or until stopped; print progress; return the exit code."""
     from forebay.ingest.kafka import Handling, Ingested, KafkaIngest, KafkaSource
 
     if options.batch_rows < 1 or options.linger < 0:
@@ -98,9 +106,9 @@ def run(options: argparse.Namespace) -> int:
     with connected(options) as connection, ended_by_signals() as ending, waiting_for_no_server(connection, ending):
 
         def create_table(columns: dict[str, Any], key: list[str]) -> None:
-            wanted = CreatedTable(options.table, columns, primary_key=key)
-            complete(wanted, options)
-            create(wanted, connection, {})
+            definition = CreatedTable(options.table, columns, primary_key=key)
+            complete(definition, options)
+            create(definition, connection, {})
             print(f"created {options.table}", flush=True)
 
         job = KafkaIngest(connection, options.table, source, options.job, handling)

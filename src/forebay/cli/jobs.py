@@ -119,13 +119,13 @@ class _Signals:
 
 def definitions(texts: Sequence[str]) -> dict[str, str]:
     """The options given as key=value."""
-    found = {}
+    options = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InvalidRequest(f"'{key}' does not define an option: write key=value")
-        found[key] = value
-    return found
+        options[key] = value
+    return options
 
 
 @contextmanager
@@ -137,14 +137,14 @@ def spark_context(name: str, master: str | None, settings: Mapping[str, str], in
         raise UnsupportedOperation(f"{e}; or {instead}") from e
     # Spark's log lines would be mixed with our output.
     quiet = Path(__file__).with_name("log4j2-quiet.properties").as_uri()
-    chosen = {
+    spark_settings = {
         "spark.scheduler.mode": "FAIR",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={quiet}",
         **settings,
     }
     handler = signal.getsignal(signal.SIGINT)
-    spark: Any = session(name, master, chosen)
+    spark: Any = session(name, master, spark_settings)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)  # PySpark's handler cancels all running jobs
     try:
@@ -162,7 +162,7 @@ def add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve metrics and health by HTTP on this port, or the first free one of a range such as 9250-9260",
     )
     parser.add_argument(
-        "--metrics-host", default="127.0.0.1", metavar="HOST", help="where it listens (default: %(default)s)"
+        "--metrics-host", default="127.0.0.1", metavar="HOST", help="the address to listen on (default: %(default)s)"
     )
 
 

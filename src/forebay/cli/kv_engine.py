@@ -24,15 +24,16 @@ says so."""
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    parser.add_argument("engine", choices=["auto", "hlog", "lmdb"], help="the engine that the tables get")
+    parser.add_argument("engine", choices=["auto", "hlog", "lmdb"], help="the engine to move the tables to")
     parser.add_argument("--table", action="append", required=True, metavar="DATABASE.TABLE", help="may be repeated")
     add_connection_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Set the engine of each table. The server converts their buckets later."""
     with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
         for name in options.table:
             connection.table(name).alter(set={"forebay.kv.engine": options.engine})
-            what = "keep their engines" if options.engine == "auto" else f"move to the engine '{options.engine}' soon"
-            print(f"{name}: its buckets {what}")
+            effect = "keep their engines" if options.engine == "auto" else f"move to the engine '{options.engine}' soon"
+            print(f"{name}: its buckets {effect}")
     return 0

@@ -25,11 +25,12 @@ HEADER = ["table", "lake snapshot", "records behind", "seconds behind"]
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay lag`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("table", nargs="*", help="only these tables, as database.table")
     parser.add_argument(
-        "--fail-after", type=float, metavar="SECONDS", help="exit with 1 if a table is behind by more than that"
+        "--fail-after", type=float, metavar="SECONDS", help="exit with 1 if a table lags by more than this duration"
     )
     add_connection_arguments(parser)
     output_argument(parser)

@@ -41,6 +41,7 @@ _FILES_SHOWN = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    """Declare the options of the command `name`: load, export."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(run_transfer=_load if name == "load" else _export)
     parser.add_argument("table", help="the table, as database.table; of a lake lake.database.table")
@@ -85,8 +86,8 @@ def _load(options: argparse.Namespace) -> int:
     from forebay.query.tables import Tables, opened_lake
 
     kinds = [kind_of(file, options.file_format) for file in options.file]
-    with place_of(options) as (connection, given):
-        lakes = {name: opened_lake(lake) for name, lake in given.items()}
+    with place_of(options) as (connection, lake_locations):
+        lakes = {name: opened_lake(lake) for name, lake in lake_locations.items()}
         name = TableName(tuple(options.table.split(".")))
         tables = Tables(connection, lakes)
         try:
@@ -94,17 +95,17 @@ def _load(options: argparse.Namespace) -> int:
         except NotFound:
             if not options.create:
                 raise
-            wanted = CreatedTable(options.table, schema_of(options.file[0], options.file_format))
-            complete(wanted, options)
-            create(wanted, connection, given)
+            definition = CreatedTable(options.table, schema_of(options.file[0], options.file_format))
+            complete(definition, options)
+            create(definition, connection, lake_locations)
             print(f"created {name}", flush=True)
             table = tables.target(name)
         with Progress(f"loading {name}:") as progress:
             rows = _Rows(options.file, kinds, table.arrow_schema, progress)
             _write(table, rows, transaction=not options.no_transaction)
     files = " ".join(options.file) if len(options.file) <= _FILES_SHOWN else f"{len(options.file)} files"
-    counted = "1 row" if rows.count == 1 else f"{rows.count:,} rows"
-    print(f"loaded {counted} of {files} into {name}")
+    count_text = "1 row" if rows.count == 1 else f"{rows.count:,} rows"
+    print(f"loaded {count_text} of {files} into {name}")
     return 0
 
 
@@ -135,21 +136,21 @@ def _write(table: Any, rows: _Rows, *, transaction: bool) -> None:
 class _Rows:
     """The rows of several files, with the columns of the first one."""
 
-    def __init__(self, files: list[str], kinds: list[str], wanted: pa.Schema, progress: Progress) -> None:
-        self._files, self._kinds, self._wanted, self._progress = files, kinds, wanted, progress
+    def __init__(self, files: list[str], kinds: list[str], table_schema: pa.Schema, progress: Progress) -> None:
+        self._files, self._kinds, self._table_schema, self._progress = files, kinds, table_schema, progress
         self.count = 0
-        with opened(files[0], kinds[0], wanted) as (schema, _):
+        with opened(files[0], kinds[0], table_schema) as (schema, _):
             names = schema.names
-        strange = [name for name in names if name not in wanted.names]
+        strange = [name for name in names if name not in table_schema.names]
         if strange:
             raise InvalidRequest(
-                f"{files[0]}: the table has no column '{strange[0]}'; its columns are {', '.join(wanted.names)}"
+                f"{files[0]}: the table has no column '{strange[0]}'; its columns are {', '.join(table_schema.names)}"
             )
-        self.schema = pa.schema([wanted.field(name) for name in names])
+        self.schema = pa.schema([table_schema.field(name) for name in names])
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for file, kind in zip(self._files, self._kinds, strict=True):
-            with opened(file, kind, self._wanted) as (schema, batches):
+            with opened(file, kind, self._table_schema) as (schema, batches):
                 if set(schema.names) != set(self.schema.names):
                     raise InvalidRequest(f"{file}: its columns are not those of {self._files[0]}: {schema.names}")
                 for batch in batches:
@@ -169,8 +170,8 @@ def _unfit(batch: pa.RecordBatch, schema: pa.Schema) -> str:
         try:
             column.cast(field.type)
         except pa.ArrowException as e:
-            kind, given = sql_name(field.type), arrow_name(column.type)
-            return f"column '{field.name}' is {kind}, but the file has {given}: {sql_fault(e, field.type)}"
+            kind, file_type = sql_name(field.type), arrow_name(column.type)
+            return f"column '{field.name}' is {kind}, but the file has {file_type}: {sql_fault(e, field.type)}"
     return ""
 
 
@@ -185,8 +186,8 @@ def _export(options: argparse.Namespace) -> int:
     # CSV on a terminal, too: what is seen there is what a pipe gets.
     kind = "csv" if options.file == "-" and not options.file_format else kind_of(options.file, options.file_format)
     as_of = None if options.at is None else moment_at(moment(options.at))
-    with place_of(options) as (connection, given):
-        lakes = {name: opened_lake(lake) for name, lake in given.items()}
+    with place_of(options) as (connection, lake_locations):
+        lakes = {name: opened_lake(lake) for name, lake in lake_locations.items()}
         scan: Any = Tables(connection, lakes).scan(TableName(tuple(options.table.split("."))), as_of)
         if isinstance(scan, pa.Table):
             raise InvalidRequest(f"{options.table} is a system table: forebay sql prints it")

@@ -15,6 +15,7 @@ _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def add_log_arguments(parser: argparse.ArgumentParser, level: str) -> None:
+    """Add `--log-level`, whose default is `level`, and `--log-format`."""
     parser.add_argument(
         "--log-level", default=level, metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR (default: %(default)s)"
     )
@@ -22,7 +23,7 @@ def add_log_arguments(parser: argparse.ArgumentParser, level: str) -> None:
         "--log-format",
         choices=("text", "json"),
         default="text",
-        help="json: one object a line, with time, level, logger, message, thread and error (default: %(default)s)",
+        help="json: one object per line, with time, level, logger, message, thread and error (default: %(default)s)",
     )
 
 
@@ -65,6 +66,7 @@ class JsonLines(logging.Formatter):
     _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
     def format(self, record: logging.LogRecord) -> str:
+        """One line of JSON, with the time in UTC and the record's extra fields."""
         time = dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds")
         line = {
             "time": time.replace("+00:00", "Z"),

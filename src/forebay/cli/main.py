@@ -20,7 +20,9 @@ class _Command(NamedTuple):
 
 
 COMMANDS = {
-    "quickstart": _Command("forebay.cli.quickstart.job", "stream real data into a lake, query both, prove the result"),
+    "quickstart": _Command(
+        "forebay.cli.quickstart.job", "stream real data into a lake, query both, and verify the result"
+    ),
     "server": _Command("forebay.cli.server", "run the server: live tables on the Apache Fluss protocol"),
     "console": _Command("forebay.cli.console", "show a server, its tables and lakes in the browser"),
     "tables": _Command("forebay.cli.browse", "list databases and tables"),
@@ -34,25 +36,29 @@ COMMANDS = {
     "load": _Command("forebay.cli.load", "write the rows of files into a table"),
     "ingest": _Command("forebay.cli.ingest", "write the messages of a Kafka topic into a table, each once"),
     "export": _Command("forebay.cli.load", "write a table's rows to a file, as of one instant"),
-    "history": _Command("forebay.cli.history", "show a key's changes in log and lake, and who has it now"),
+    "history": _Command("forebay.cli.history", "show a key's changes in log and lake, and where its current row is"),
     "explain": _Command("forebay.cli.browse", "show which lake files and log ranges a query reads, and why"),
     "status": _Command("forebay.cli.browse", "show a server's nodes, health and settings"),
     "transactions": _Command("forebay.cli.browse", "list open transactions and the last committed versions"),
     "tiering": _Command("forebay.cli.tiering", "move rows from streams into their lakes, on Spark"),
-    "lag": _Command("forebay.cli.lag", "show how far lakes are behind their streams, in records and seconds"),
-    "spark-setup": _Command("forebay.cli.spark_setup", "write the settings by which any Spark opens catalogs"),
+    "lag": _Command("forebay.cli.lag", "show how far lakes lag behind their streams, in records and seconds"),
+    "spark-setup": _Command("forebay.cli.spark_setup", "write settings with which any Spark opens Forebay catalogs"),
     "move": _Command("forebay.cli.move", "move tables to another server or cluster, rows and lake history"),
     "kv-engine": _Command("forebay.cli.kv_engine", "move primary-key tables to another key-value engine"),
-    "verify": _Command("forebay.cli.verify", "check all that is stored: logs, states, offsets, offline or running"),
-    "repair": _Command("forebay.cli.repair", "go on without damaged parts of logs, and say what is lost"),
-    "backup": _Command("forebay.cli.backup", "copy a server's data directory, also while it runs, and verify the copy"),
-    "convert-state": _Command("forebay.cli.convert_state", "convert states that earlier versions kept in RocksDB"),
-    "restored": _Command("forebay.cli.restored", "note that a data directory was put back to an earlier state"),
+    "verify": _Command(
+        "forebay.cli.verify", "verify stored data: logs, states and offsets, offline or while the server runs"
+    ),
+    "repair": _Command("forebay.cli.repair", "remove damaged parts of logs, and report what is lost"),
+    "backup": _Command(
+        "forebay.cli.backup", "back up a data directory, offline or while the server runs, and verify the copy"
+    ),
+    "convert-state": _Command("forebay.cli.convert_state", "convert states that earlier versions stored in RocksDB"),
+    "restored": _Command("forebay.cli.restored", "record that a data directory was restored to an earlier state"),
     "bench": _Command("forebay.cli.bench", "measure this machine: append, upsert, lookup, scan"),
-    "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or beside their writers"),
-    "iceberg": _Command("forebay.cli.iceberg", "look into Iceberg tables, compact and clean them"),
-    "paimon": _Command("forebay.cli.paimon", "read tables in Apache Paimon's format, compact and clean them"),
-    "config": _Command("forebay.cli.config", "show the settings of this command line, and where they come from"),
+    "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or continuously"),
+    "iceberg": _Command("forebay.cli.iceberg", "inspect, compact and clean Iceberg tables"),
+    "paimon": _Command("forebay.cli.paimon", "read, compact and clean Apache Paimon tables"),
+    "config": _Command("forebay.cli.config", "show the settings of this command line, and their origins"),
     "completion": _Command("forebay.cli.completion", "print the completion script of a shell"),
     "doctor": _Command("forebay.cli.doctor", "check this machine: Python, compiler, Java, Spark, disk"),
 }
@@ -77,10 +83,10 @@ def _parser(argv: Sequence[str], *, every: bool = False) -> argparse.ArgumentPar
     )
     parser.add_argument("--version", action="version", version=f"forebay {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    asked = next((word for word in argv if not word.startswith("-")), None)
+    command_name = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.help, description=command.help[0].upper() + command.help[1:] + ".")
-        if every or name == asked:
+        if every or name == command_name:
             module = importlib.import_module(command.module)
             module.add_arguments(sub, name)
             sub.set_defaults(run=module.run)

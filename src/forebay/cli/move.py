@@ -25,6 +25,7 @@ $FOREBAY_TO_PASSWORD."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay move`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     for side, what in (("from", "the server that has the tables"), ("to", "the server to move them to")):
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--leave-out", action="append", default=[], metavar="PROPERTY",
-        help="a property that the target does not know; may be repeated",
+        help="a property to leave out, because the target does not support it; may be repeated",
     )  # fmt: skip
     parser.add_argument("--drop-source", action="store_true", help="drop each table on the source after moving it")
     parser.add_argument(
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Move the selected tables one after the other, or print the plans; return the exit code."""
     if not options.table and not options.database:
         raise InvalidRequest("say what to move: --table DATABASE.TABLE or --database NAME")
     lake = TieringLake(definitions(options.lake_option))
@@ -69,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             report = move_table(
                 source, target, path,
                 with_log=not options.without_log, leave_out=options.leave_out, drop_source=options.drop_source,
-                lake=lake, on_progress=_Shown(),
+                lake=lake, on_progress=_StepProgress(),
             )  # fmt: skip
             print(report, flush=True)
     return 0
@@ -86,11 +88,11 @@ def _password(options: argparse.Namespace, side: str) -> str | None:
     file = getattr(options, f"{side}_password_file")
     if file is None:
         return os.environ.get(f"FOREBAY_{side.upper()}_PASSWORD") if getattr(options, f"{side}_user") else None
-    with open(file, encoding="utf-8") as opened:
-        return opened.read().rstrip("\n")
+    with open(file, encoding="utf-8") as stream:
+        return stream.read().rstrip("\n")
 
 
-class _Shown:
+class _StepProgress:
     """Progress on standard error: one counter for each step."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ def output_argument(parser: argparse.ArgumentParser) -> None:
     """Add `-o table|json|csv`, and `-f` and `--format`, which said the same before."""
     parser.add_argument(
         "-o", "--output", choices=FORMATS, default=setting("output"),
-        help="how to print the result; json: an object in each line (default: %(default)s)",
+        help="how to print the result; json: one object per line (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "-f", "--format", dest="output", choices=FORMATS, default=argparse.SUPPRESS, help=argparse.SUPPRESS
@@ -160,7 +160,7 @@ class Progress:
         self._total = total
         self._out = out or sys.stderr
         self._clock = clock
-        self._began = self._shown = clock.monotonic()
+        self._began = self._drawn_at = clock.monotonic()
         self._done = 0
         self._visible = False
 
@@ -173,8 +173,8 @@ class Progress:
         self._done, self._total = done, total or None
         now = self._clock.monotonic()
         terminal = self._out.isatty()
-        if now - self._began > _SILENT_SECONDS and now - self._shown > (_REDRAW_SECONDS if terminal else 10.0):
-            self._shown = now
+        if now - self._began > _SILENT_SECONDS and now - self._drawn_at > (_REDRAW_SECONDS if terminal else 10.0):
+            self._drawn_at = now
             self._visible = True
             self._out.write(f"\r{self.line(now)}\033[K" if terminal else self.line(now) + "\n")
             self._out.flush()

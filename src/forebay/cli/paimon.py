@@ -34,6 +34,7 @@ _SYSTEM_MARK = "$"
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay paimon`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -62,10 +63,10 @@ def _describe_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list_tables(options: argparse.Namespace) -> int:
-    given = catalog_options(options)
-    if not given:
+    catalog_settings = catalog_options(options)
+    if not catalog_settings:
         raise InvalidRequest("which table, or whose tables? Name a table, or say -w WAREHOUSE to list all")
-    catalog = Catalog.open(given)
+    catalog = Catalog.open(catalog_settings)
     names = [f"{database}.{name}" for database in catalog.list_databases() for name in catalog.list_tables(database)]
     if options.json:
         print_json({"tables": names})
@@ -188,8 +189,8 @@ def _as_of(table: Table, options: argparse.Namespace) -> int | str | dt.datetime
         return str(options.tag)
     if options.at is not None:
         return moment_at(moment(options.at))
-    chosen: int | None = options.snapshot
-    return chosen
+    snapshot_id: int | None = options.snapshot
+    return snapshot_id
 
 
 def _system_table(name: str) -> str | None:
@@ -216,12 +217,12 @@ def _snapshots_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _snapshots(options: argparse.Namespace) -> int:
     table = open_table(options)
-    found: list[Snapshot] = []
+    snapshots: list[Snapshot] = []
     for snapshot_id in reversed(table.context.snapshots.ids()):
-        if len(found) >= options.limit:
+        if len(snapshots) >= options.limit:
             break
         snapshot = table.context.snapshots.find(snapshot_id)
-        found += [] if snapshot is None else [snapshot]
+        snapshots += [] if snapshot is None else [snapshot]
     rows = [
         {
             "id": s.id,
@@ -232,7 +233,7 @@ def _snapshots(options: argparse.Namespace) -> int:
             "schema": s.schema_id,
             "user": s.commit_user,
         }
-        for s in reversed(found)
+        for s in reversed(snapshots)
     ]
     if rows:
         print_batches(pa.Table.from_pylist(rows).to_batches(), options.output)

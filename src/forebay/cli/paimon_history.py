@@ -22,20 +22,20 @@ def _answer(options: argparse.Namespace, value: Mapping[str, Any], text: str) ->
     return 0
 
 
-def _list(options: argparse.Namespace, what: str, rows: Sequence[Mapping[str, Any]]) -> int:
+def _list(options: argparse.Namespace, kind: str, rows: Sequence[Mapping[str, Any]]) -> int:
     if options.json:
-        print_json({what: list(rows)})
+        print_json({kind: list(rows)})
     elif rows:
         print_batches(pa.Table.from_pylist([dict(row) for row in rows]).to_batches(), "table")
     else:
-        print(f"(no {what})")
+        print(f"(no {kind})")
     return 0
 
 
-def _needs_name(options: argparse.Namespace, what: str, flags: Sequence[str]) -> None:
-    given = [f"--{flag.replace('_', '-')}" for flag in flags if getattr(options, flag) not in (None, False)]
-    if options.name is None and given:
-        raise InvalidRequest(f"which {what}? {given[0]} needs its name after that of the table")
+def _needs_name(options: argparse.Namespace, kind: str, flags: Sequence[str]) -> None:
+    supplied_flags = [f"--{flag.replace('_', '-')}" for flag in flags if getattr(options, flag) not in (None, False)]
+    if options.name is None and supplied_flags:
+        raise InvalidRequest(f"which {kind}? {supplied_flags[0]} needs its name after that of the table")
 
 
 # ---- tags -----------------------------------------------------------------------------------------------------------
@@ -86,8 +86,8 @@ def _tag(options: argparse.Namespace) -> int:
         )
     keep_ms = None if options.keep is None else parse_duration_ms(options.keep)
     (table.context.tags.replace if options.replace else table.context.tags.create)(name, snapshot, keep_ms)
-    told = {"tag": name, "snapshot": snapshot.id}
-    return _answer(options, told, f"tag {name} of {table.name} is snapshot {snapshot.id}")
+    answer = {"tag": name, "snapshot": snapshot.id}
+    return _answer(options, answer, f"tag {name} of {table.name} is snapshot {snapshot.id}")
 
 
 # ---- branches -------------------------------------------------------------------------------------------------------
@@ -95,11 +95,11 @@ def _tag(options: argparse.Namespace) -> int:
 
 def _branch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the branch; without it all branches are listed")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--tag", metavar="NAME", help="start with this tag's snapshot (default: an empty branch)")
-    what.add_argument("--rename", metavar="NEW", help="rename the branch")
-    what.add_argument("--fast-forward", action="store_true", help="replace the table's history with the branch's")
-    what.add_argument("--delete", action="store_true", help="delete the branch")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--tag", metavar="NAME", help="start with this tag's snapshot (default: an empty branch)")
+    kind.add_argument("--rename", metavar="NEW", help="rename the branch")
+    kind.add_argument("--fast-forward", action="store_true", help="replace the table's history with the branch's")
+    kind.add_argument("--delete", action="store_true", help="delete the branch")
     json_argument(parser)
 
 
@@ -155,9 +155,11 @@ def _rollback(options: argparse.Namespace) -> int:
 
 def _consumer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the consumer; without it all consumers are listed")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--next", type=int, metavar="ID", help="continue reading with this snapshot")
-    what.add_argument("--delete", action="store_true", help="delete it, so that expiry no longer waits for it")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--next", type=int, metavar="ID", help="continue reading with this snapshot")
+    kind.add_argument(
+        "--delete", action="store_true", help="delete the consumer, so that expiry no longer waits for it"
+    )
     json_argument(parser)
 
 
@@ -165,21 +167,25 @@ def _consumer(options: argparse.Namespace) -> int:
     table, name = open_table(options), options.name
     consumers = table.context.consumers
     _needs_name(options, "consumer", ("next", "delete"))
-    found = consumers.all()
+    consumer_ids = consumers.all()
     if name is None:
-        return _list(options, "consumers", [{"consumer": key, "next_snapshot": found[key]} for key in sorted(found)])
+        return _list(
+            options,
+            "consumers",
+            [{"consumer": key, "next_snapshot": consumer_ids[key]} for key in sorted(consumer_ids)],
+        )
     if options.delete:
         if not consumers.delete(name):
-            raise NotFound(f"there is no consumer '{name}'; consumers are {', '.join(sorted(found)) or 'none'}")
+            raise NotFound(f"there is no consumer '{name}'; consumers are {', '.join(sorted(consumer_ids)) or 'none'}")
         return _answer(options, {"deleted": name}, f"forgot consumer {name} of {table.name}")
     if options.next is not None:
         table.context.snapshots.snapshot(options.next)
         consumers.record(name, options.next)
-        found[name] = options.next
-    if name not in found:
-        raise NotFound(f"there is no consumer '{name}'; consumers are {', '.join(sorted(found)) or 'none'}")
-    text = f"consumer {name} of {table.name} reads snapshot {found[name]} next"
-    return _answer(options, {"consumer": name, "next": found[name]}, text)
+        consumer_ids[name] = options.next
+    if name not in consumer_ids:
+        raise NotFound(f"there is no consumer '{name}'; consumers are {', '.join(sorted(consumer_ids)) or 'none'}")
+    text = f"consumer {name} of {table.name} reads snapshot {consumer_ids[name]} next"
+    return _answer(options, {"consumer": name, "next": consumer_ids[name]}, text)
 
 
 HISTORY = {

@@ -66,36 +66,37 @@ def catalog_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
-    found = {}
+    """A dictionary of KEY=VALUE texts. Raises `InvalidRequest`, which names `flag`."""
+    mapping = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InvalidRequest(f"{flag} {text!r} is not KEY=VALUE")
-        found[key.strip()] = value.strip()
-    return found
+        mapping[key.strip()] = value.strip()
+    return mapping
 
 
 def open_table(options: argparse.Namespace, name: str | None = None) -> Table:
     """The table named on the command line."""
     name = options.table if name is None else name
-    given, settings = catalog_options(options), pairs(options.settings, "--set")
+    catalog_settings, settings = catalog_options(options), pairs(options.settings, "--set")
     if "/" in name:
         path, _, branch = name.partition(_BRANCH_MARK)
         path = location(path, "the directory of the table")
-        return Table(open_file_io(path, given), path, branch=branch or "main", options=settings)
-    if not given:
+        return Table(open_file_io(path, catalog_settings), path, branch=branch or "main", options=settings)
+    if not catalog_settings:
         raise InvalidRequest(
             f"in which catalog is {name!r}? Say -w WAREHOUSE (or set FOREBAY_WAREHOUSE), or name the table by "
             "its directory"
         )
-    return Catalog.open(given).table(name, options=settings)
+    return Catalog.open(catalog_settings).table(name, options=settings)
 
 
 def catalog_options(options: argparse.Namespace) -> dict[str, str]:
-    given = {key: resolved(key, value) for key, value in pairs(options.option, "--option").items()}
+    catalog_settings = {key: resolved(key, value) for key, value in pairs(options.option, "--option").items()}
     if options.warehouse is not None:
-        given.setdefault("warehouse", options.warehouse)
-    return given
+        catalog_settings.setdefault("warehouse", options.warehouse)
+    return catalog_settings
 
 
 def json_argument(parser: argparse.ArgumentParser) -> None:
@@ -112,8 +113,8 @@ def time_text(milliseconds: int) -> str:
     return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def type_of(table: Table, column: str) -> pa.DataType:
@@ -138,15 +139,17 @@ def partition_argument(parser: argparse.ArgumentParser, several: bool) -> None:
 
 def partitions_typed(table: Table, texts: Sequence[str]) -> list[dict[str, Any]] | None:
     """The partitions given by the user; None for all."""
-    found = []
+    partitions = []
     for text in texts:
         values = pairs(text.split(","), "--partition")
         strange = [name for name in values if name not in table.schema.partition_keys]
         if strange:
             keys = ", ".join(table.schema.partition_keys) or "nothing"
             raise InvalidRequest(f"{table.name} is partitioned by {keys}, not by {strange[0]}")
-        found.append({k: typed_values(table.name, k, type_of(table, k), [v])[0].as_py() for k, v in values.items()})
-    return found or None
+        partitions.append(
+            {k: typed_values(table.name, k, type_of(table, k), [v])[0].as_py() for k, v in values.items()}
+        )
+    return partitions or None
 
 
 def older_argument(parser: argparse.ArgumentParser, what: str, more: str = "") -> None:

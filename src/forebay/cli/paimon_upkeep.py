@@ -40,7 +40,7 @@ def _compact_arguments(parser: argparse.ArgumentParser) -> None:
 def _compact(options: argparse.Namespace) -> int:
     table = open_table(options)
     with Progress(f"compacting {table.name}:") as progress:
-        made = table.compact(
+        snapshot = table.compact(
             options.full,
             partitions_typed(table, options.partition),
             order_by=column_names(options.order_by) or (),
@@ -48,16 +48,20 @@ def _compact(options: argparse.Namespace) -> int:
             progress=progress.at,
         )
     changes = (
-        [] if made is None else list(table.context.manifests.entries(table.context.manifests.delta_manifests(made)))
+        []
+        if snapshot is None
+        else list(table.context.manifests.entries(table.context.manifests.delta_manifests(snapshot)))
     )
     before = sum(1 for e in changes if e.kind is FileKind.DELETE)
     after = len(changes) - before
     if options.json:
-        print_json({"snapshot": None if made is None else made.id, "files_before": before, "files_after": after})
-    elif made is None:
+        print_json(
+            {"snapshot": None if snapshot is None else snapshot.id, "files_before": before, "files_after": after}
+        )
+    elif snapshot is None:
         print(f"nothing to compact in {table.name}" + ("" if options.full else "; --full compacts everything"))
     else:
-        print(f"compacted {counted(before, 'file')} of {table.name} into {after:,}: snapshot {made.id}")
+        print(f"compacted {counted(before, 'file')} of {table.name} into {after:,}: snapshot {snapshot.id}")
     return 0
 
 
@@ -83,30 +87,30 @@ def _expire(options: argparse.Namespace) -> int:
     real = not options.dry_run
     tags = maintenance.expire_tags(dry_run=not real) if table.context.options.tag_time_expire_enabled else []
     with Progress(f"expiring snapshots of {table.name}:", unit="snapshots") as progress:
-        done = maintenance.expire_snapshots(
+        expiry = maintenance.expire_snapshots(
             options.retain_min, options.retain_max, age(options.older_than), progress=progress.at, dry_run=not real
         )
     changelogs = maintenance.expire_changelogs().count if table.context.options.changelog_decoupled and real else 0
-    left = table.context.snapshots.ids()
+    remaining_ids = table.context.snapshots.ids()
     if options.json:
         print_json(
             {
-                "snapshots": done.count,
-                "data_files": done.files.data_files,
-                "metadata_files": done.files.metadata_files,
-                "left": [left[0], left[-1]] if left else [],
+                "snapshots": expiry.count,
+                "data_files": expiry.files.data_files,
+                "metadata_files": expiry.files.metadata_files,
+                "left": [remaining_ids[0], remaining_ids[-1]] if remaining_ids else [],
                 "tags": tags,
                 "changelogs": changelogs,
                 "partitions": partitions,
             }
         )
         return 0
-    kept = f"{left[0]} to {left[-1]} are left" if left else "none are left"
+    remainder = f"{remaining_ids[0]} to {remaining_ids[-1]} are left" if remaining_ids else "none are left"
     did = "expired" if real else "would expire"
-    print(f"{did} {counted(done.count, 'snapshot')} of {table.name}" + (f"; {kept}" if real else ""))
-    for count, what in ((len(partitions), "partition"), (len(tags), "tag"), (changelogs, "changelog")):
+    print(f"{did} {counted(expiry.count, 'snapshot')} of {table.name}" + (f"; {remainder}" if real else ""))
+    for count, noun in ((len(partitions), "partition"), (len(tags), "tag"), (changelogs, "changelog")):
         if count:
-            print(f"{did} {counted(count, what)}")
+            print(f"{did} {counted(count, noun)}")
     return 0
 
 
@@ -120,17 +124,17 @@ def _rescale(options: argparse.Namespace) -> int:
     table = open_table(options)
     before = _of_other_buckets(table, options.buckets)
     with Progress(f"rescaling {table.name}:") as progress:
-        wanted: Sequence[dict[str, Any] | None] = [
+        partitions: Sequence[dict[str, Any] | None] = [
             *(partitions_typed(table, options.partition) or ()),
             *([] if options.partition else [None]),
         ]
-        for partition in wanted:
+        for partition in partitions:
             table = table.rescale(options.buckets, partition, progress=progress.at)
-    done = len(before - _of_other_buckets(table, options.buckets))
+    rewritten_count = len(before - _of_other_buckets(table, options.buckets))
     if options.json:
-        print_json({"buckets": table.context.options.bucket, "rewritten": done})
+        print_json({"buckets": table.context.options.bucket, "rewritten": rewritten_count})
         return 0
-    parts = counted(done, "partition" if table.schema.partition_keys else "table")
+    parts = counted(rewritten_count, "partition" if table.schema.partition_keys else "table")
     print(f"{table.name} has {counted(table.context.options.bucket, 'bucket')}; rewritten: {parts}")
     return 0
 
@@ -143,7 +147,9 @@ def _of_other_buckets(table: Table, buckets: int) -> set[bytes]:
 
 
 def _orphans_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--delete", action="store_true", help="delete them; without it they are only listed")
+    parser.add_argument(
+        "--delete", action="store_true", help="delete the files; without this option they are only listed"
+    )
     older_argument(parser, "only files", " (default: 1 d); younger ones may belong to a running commit")
     json_argument(parser)
 
@@ -151,17 +157,17 @@ def _orphans_arguments(parser: argparse.ArgumentParser) -> None:
 def _orphans(options: argparse.Namespace) -> int:
     table = open_table(options)
     with Progress(f"looking for orphans of {table.name}:", unit="snapshots and files") as progress:
-        found = table.maintenance().remove_orphan_files(
+        orphans = table.maintenance().remove_orphan_files(
             older_than=age(options.older_than), dry_run=not options.delete, progress=progress.at
         )
     if options.json:
-        print_json({"files": found.files, "bytes": found.bytes, "deleted": options.delete})
+        print_json({"files": orphans.files, "bytes": orphans.bytes, "deleted": options.delete})
         return 0
-    for path in found.files:
+    for path in orphans.files:
         print(path)
     did = "deleted" if options.delete else "found"
-    hint = "" if options.delete or not found.files else "; --delete deletes them"
-    print(f"{did} {counted(len(found.files), 'file')} of {format_bytes(found.bytes)} that nothing refers to{hint}")
+    hint = "" if options.delete or not orphans.files else "; --delete deletes them"
+    print(f"{did} {counted(len(orphans.files), 'file')} of {format_bytes(orphans.bytes)} that nothing refers to{hint}")
     return 0
 
 
@@ -171,16 +177,20 @@ def _orphans(options: argparse.Namespace) -> int:
 def _manifests(options: argparse.Namespace) -> int:
     table = open_table(options)
     before = _count_manifests(table)
-    made = table.new_commit().compact_manifests()
+    snapshot = table.new_commit().compact_manifests()
     after = _count_manifests(table)
     if options.json:
         print_json(
-            {"snapshot": None if made is None else made.id, "manifests_before": before, "manifests_after": after}
+            {
+                "snapshot": None if snapshot is None else snapshot.id,
+                "manifests_before": before,
+                "manifests_after": after,
+            }
         )
-    elif made is None:
+    elif snapshot is None:
         print(f"nothing to merge in {table.name}: {counted(before, 'manifest')}")
     else:
-        print(f"merged {counted(before, 'manifest')} of {table.name} into {after:,}: snapshot {made.id}")
+        print(f"merged {counted(before, 'manifest')} of {table.name} into {after:,}: snapshot {snapshot.id}")
     return 0
 
 
@@ -197,28 +207,31 @@ def _analyze_arguments(parser: argparse.ArgumentParser) -> None:
 def _analyze(options: argparse.Namespace) -> int:
     table = open_table(options)
     with Progress(f"analyzing {table.name}:") as progress:
-        found = table.analyze(column_names(options.columns) or (), progress=progress.at)
+        statistics = table.analyze(column_names(options.columns) or (), progress=progress.at)
     if options.json:
         node = (
             None
-            if found is None
+            if statistics is None
             else {
-                "snapshot": found.snapshot_id,
-                "rows": found.merged_record_count,
-                "bytes": found.merged_record_size,
-                "columns": sorted(found.columns),
+                "snapshot": statistics.snapshot_id,
+                "rows": statistics.merged_record_count,
+                "bytes": statistics.merged_record_size,
+                "columns": sorted(statistics.columns),
             }
         )
         print_json({"statistics": node})
-    elif found is None:
+    elif statistics is None:
         print(f"nothing to analyze in {table.name}: nothing was written yet")
     else:
-        print(f"{table.name} has {counted(found.merged_record_count or 0, 'row')} in snapshot {found.snapshot_id}")
+        print(
+            f"{table.name} has {counted(statistics.merged_record_count or 0, 'row')} in snapshot "
+            f"{statistics.snapshot_id}"
+        )
     return 0
 
 
 def _purge_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="confirm; without it nothing is done")
+    parser.add_argument("--yes", action="store_true", help="confirm; without this option nothing is deleted")
     parser.add_argument("--dry-run", action="store_true", help="only print how much would be deleted")
     json_argument(parser)
 
@@ -230,17 +243,17 @@ def _purge(options: argparse.Namespace) -> int:
     if table.context.paths.branch != "main":
         raise InvalidRequest("a branch cannot be purged, only its table; to delete a branch use the action 'branch'")
     if options.dry_run:
-        found = asdict(table.maintenance().purgeable())
+        counts = asdict(table.maintenance().purgeable())
         if options.json:
-            print_json(found)
+            print_json(counts)
         else:
-            print(f"would delete of {table.name}: " + ", ".join(f"{count:,} {what}" for what, count in found.items()))
+            print(f"would delete of {table.name}: " + ", ".join(f"{count:,} {noun}" for noun, count in counts.items()))
         return 0
-    left = table.maintenance().purge()
+    deletion = table.maintenance().purge()
     if options.json:
-        print_json({"files": len(left.files), "bytes": left.bytes})
+        print_json({"files": len(deletion.files), "bytes": deletion.bytes})
         return 0
-    print(f"{table.name} is empty; deleted {counted(len(left.files), 'file')} that were left over")
+    print(f"{table.name} is empty; deleted {counted(len(deletion.files), 'file')} that were left over")
     return 0
 
 

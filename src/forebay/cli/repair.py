@@ -23,12 +23,15 @@ _LOSS, _NOT_REPAIRED = 1, 2
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay repair`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
         "--data-dir", required=True, metavar="DIR", help="repair this data directory, which no server may be using"
     )
-    parser.add_argument("--accept-loss", action="store_true", help="do it; without this, only say what would be lost")
+    parser.add_argument(
+        "--accept-loss", action="store_true", help="repair; without this option, only report what would be lost"
+    )
     parser.add_argument(
         "--table", action="append", default=[], metavar="DATABASE.TABLE", help="only the logs of this table"
     )
@@ -42,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Print what is lost in each bucket; return the exit code."""
     try:
         with StepLine() as steps:
-            found = repair_directory(
+            repairs = repair_directory(
                 options.data_dir,
                 accept_loss=options.accept_loss,
                 tables=options.table,
@@ -53,11 +56,13 @@ def run(options: argparse.Namespace) -> int:
         print(f"forebay: not repaired: {e}", file=sys.stderr)
         return _NOT_REPAIRED
     if options.output != "table":
-        print_rows(["table", "bucket", "first_offset", "end_offset", "outcome", "reason"], _rows(found), options.output)
+        print_rows(
+            ["table", "bucket", "first_offset", "end_offset", "outcome", "reason"], _rows(repairs), options.output
+        )
     else:
-        for line in _lines(found):
+        for line in _lines(repairs):
             print(line)
-    return _LOSS if found and not options.accept_loss else 0
+    return _LOSS if repairs and not options.accept_loss else 0
 
 
 def _outcome(repair: BucketRepair, start: int, is_mended: bool) -> str:
@@ -66,43 +71,43 @@ def _outcome(repair: BucketRepair, start: int, is_mended: bool) -> str:
     return "history lost" if start < repair.restored_up_to else "lost"
 
 
-def _rows(found: list[BucketRepair]) -> list[tuple[object, ...]]:
+def _rows(repairs: list[BucketRepair]) -> list[tuple[object, ...]]:
     return [
         (
             str(repair.table), str(repair.bucket), loss.offsets.start, loss.offsets.stop,
             _outcome(repair, loss.offsets.start, loss.is_mended), loss.reason,
         )
-        for repair in found
+        for repair in repairs
         for loss in repair.losses
     ]  # fmt: skip
 
 
-def _lines(found: list[BucketRepair]) -> Iterator[str]:
-    if not found:
+def _lines(repairs: list[BucketRepair]) -> Iterator[str]:
+    if not repairs:
         yield "no log is damaged in what was acknowledged: nothing to repair"
-    for repair in found:
+    for repair in repairs:
         yield f"table {repair.table}, bucket {repair.bucket}:"
         for loss in repair.losses:
             yield f"  {loss.reason}"
-            yield f"    {_told(repair, loss.offsets, loss.is_mended)}"
+            yield f"    {_loss_text(repair, loss.offsets, loss.is_mended)}"
         if repair.restored_rows:
             yield f"  {repair.restored_rows:,} rows are restored from the key-value state:"
             yield from (f"    {key}" for key in repair.restored_keys)
             if repair.restored_rows > len(repair.restored_keys):
                 yield f"    and {repair.restored_rows - len(repair.restored_keys):,} more"
-    if found and all(repair.is_done for repair in found):
+    if repairs and all(repair.is_done for repair in repairs):
         yield "repaired; the damaged bytes are kept in files *.damaged beside the logs"
-    elif found:
+    elif repairs:
         yield "nothing was changed. Restore a backup, or repeat this with --accept-loss"
 
 
-def _told(repair: BucketRepair, offsets: range, is_mended: bool) -> str:
+def _loss_text(repair: BucketRepair, offsets: range, is_mended: bool) -> str:
     if is_mended:
         return f"offsets {offsets.start} to {offsets.stop - 1}: nothing is lost, a field of the header is corrected"
     if not offsets:
-        return f"what follows offset {offsets.start} is lost; how much that is, nothing says"
-    what = "offset" if len(offsets) == 1 else "offsets"
-    place = f"{what} {offsets.start}" + (f" to {offsets.stop - 1}" if len(offsets) > 1 else "")
+        return f"what follows offset {offsets.start} is lost; the amount is unknown"
+    noun = "offset" if len(offsets) == 1 else "offsets"
+    place = f"{noun} {offsets.start}" + (f" to {offsets.stop - 1}" if len(offsets) > 1 else "")
     if offsets.stop <= repair.restored_up_to:
         return f"{place}: the history of these changes is lost, their rows are not"
     return f"{place}: lost"

@@ -1,4 +1,4 @@
-"""`forebay restored`: note that a data directory was put back to an earlier state."""
+"""`forebay restored`: record that a data directory was restored to an earlier state."""
 
 from __future__ import annotations
 

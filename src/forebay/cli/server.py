@@ -42,6 +42,7 @@ A put takes the GIL many times, and waited up to 0.7 s beside four threads with 
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay server`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     settings = "\n".join(
         f"  {key} ({f'default {setting.default}' if setting.default else 'not set'}): {setting.about}"
@@ -81,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument(
         "--console", nargs="?", type=int, const=console.PORT, metavar="PORT",
         help=f"show the server in the browser, on this machine, by `forebay console` as a process beside it (default "
-        f"port: {console.PORT}; 0: one that is free)",
+        f"port: {console.PORT}; 0: a free port)",
     )  # fmt: skip
     parser.add_argument(
         "--ready-file", metavar="FILE", help="write the addresses to this file, as JSON, once the server is ready"
@@ -90,6 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Serve a data directory until stopped; return the exit code."""
     configure_logs(options, limits_lines=True)
     if options.console is not None:
         console.check_packages()

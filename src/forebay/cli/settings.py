@@ -19,7 +19,7 @@ _LOCAL_FILE = "forebay.toml"
 
 
 @dataclass(frozen=True)
-class Known:
+class SettingDefinition:
     """A setting: the variables of the environment that set it, its default, and what it is."""
 
     variables: tuple[str, ...]
@@ -29,11 +29,17 @@ class Known:
 
 
 SETTINGS = {
-    "bootstrap-servers": Known(("FOREBAY_BOOTSTRAP_SERVERS",), "the server, as host:port", "127.0.0.1:9123"),
-    "user": Known(("FOREBAY_USER",), "log in as this user; the password is in $FOREBAY_PASSWORD or the password file"),
-    "password-file": Known(("FOREBAY_PASSWORD_FILE",), "file that holds the password"),
-    "warehouse": Known(("FOREBAY_WAREHOUSE", "FOREBAY_PAIMON_WAREHOUSE"), "directory or URI of a Paimon warehouse"),
-    "output": Known(("FOREBAY_OUTPUT",), "how results are printed", "table", ("table", "json", "csv")),
+    "bootstrap-servers": SettingDefinition(
+        ("FOREBAY_BOOTSTRAP_SERVERS",), "the server, as host:port", "127.0.0.1:9123"
+    ),
+    "user": SettingDefinition(
+        ("FOREBAY_USER",), "log in as this user; the password is in $FOREBAY_PASSWORD or the password file"
+    ),
+    "password-file": SettingDefinition(("FOREBAY_PASSWORD_FILE",), "file that holds the password"),
+    "warehouse": SettingDefinition(
+        ("FOREBAY_WAREHOUSE", "FOREBAY_PAIMON_WAREHOUSE"), "directory or URI of a Paimon warehouse"
+    ),
+    "output": SettingDefinition(("FOREBAY_OUTPUT",), "how results are printed", "table", ("table", "json", "csv")),
 }
 TABLES = {
     "lake-options": "options of the lake that the server does not publish, such as secrets ('${env:NAME}')",
@@ -58,22 +64,22 @@ def files() -> list[Path]:
 
 def settings() -> dict[str, Setting]:
     """All settings. Raises `InvalidRequest` (CONFIG_EXCEPTION) for a file that is no TOML, or has unknown settings."""
-    found = {name: Setting(known.default, "default") for name, known in SETTINGS.items()}
-    found |= {name: Setting({}, "default") for name in TABLES}
+    by_name = {name: Setting(definition.default, "default") for name, definition in SETTINGS.items()}
+    by_name |= {name: Setting({}, "default") for name in TABLES}
     for path in files():
         for name, value in _read(path).items():
             if name in TABLES:
-                value = {**found[name].value, **value}
-            found[name] = Setting(value, str(path))
-    for name, known in SETTINGS.items():
-        for variable in reversed(known.variables):
+                value = {**by_name[name].value, **value}
+            by_name[name] = Setting(value, str(path))
+    for name, definition in SETTINGS.items():
+        for variable in reversed(definition.variables):
             if os.environ.get(variable):
-                found[name] = Setting(os.environ[variable], f"${variable}")
-    for name, known in SETTINGS.items():
-        setting = found[name]
-        if known.values and setting.value not in known.values:
-            raise _refused(setting.origin, f"{name} = {setting.value!r} is none of {', '.join(known.values)}")
-    return found
+                by_name[name] = Setting(os.environ[variable], f"${variable}")
+    for name, definition in SETTINGS.items():
+        setting = by_name[name]
+        if definition.values and setting.value not in definition.values:
+            raise _refused(setting.origin, f"{name} = {setting.value!r} is none of {', '.join(definition.values)}")
+    return by_name
 
 
 def setting(name: str) -> Any:

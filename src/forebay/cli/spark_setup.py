@@ -16,6 +16,7 @@ start-thriftserver.sh and start-connect-server.sh. Run it again after an upgrade
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay spark-setup`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("folder", type=Path, help="where to write forebay-catalog.jar and spark-defaults.conf")
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Write the files of a Spark setup, and print how to use them. Starts a local Spark."""
     from forebay.spark.server_setup import write_setup
     from forebay.spark.sessions import session
 

@@ -31,6 +31,7 @@ _HELP = """a statement ends with a semicolon, and may have several lines
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay sql`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("statement", nargs="?", help="one statement; without it they are read from standard input")
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run one statement, those of standard input, or a prompt on a terminal; return the exit code."""
     from forebay.query.run import imported_duckdb
 
     duckdb = imported_duckdb()
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
             return _prompt(session)
         text = sys.stdin.read()
         try:
-            statements = [found.query for found in duckdb.connect().extract_statements(text)]
+            statements = [each.query for each in duckdb.connect().extract_statements(text)]
         except duckdb.Error as e:
             raise InvalidRequest(f"not SQL: {e}") from e
         for statement in statements:
@@ -86,12 +88,12 @@ class _Session:
 
 
 def _limited(batches: Any, limit: int | None) -> Iterator[Any]:
-    left = limit
-    for batch in batches if left != 0 else ():
-        yield batch if left is None else batch.slice(0, left)
-        if left is not None:
-            left -= batch.num_rows
-            if left <= 0:
+    remaining = limit
+    for batch in batches if remaining != 0 else ():
+        yield batch if remaining is None else batch.slice(0, remaining)
+        if remaining is not None:
+            remaining -= batch.num_rows
+            if remaining <= 0:
                 return
 
 

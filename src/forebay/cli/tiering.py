@@ -52,10 +52,11 @@ it immediately, without committing anything more."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay tiering`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
-        "action", nargs="?", choices=("status", "repair"), help="look at lake tables, or repair one, and stop"
+        "action", nargs="?", choices=("status", "repair"), help="show the state of lake tables, or repair one, and exit"
     )
     parser.add_argument("tables", nargs="*", metavar="DATABASE.TABLE", help="the tables of status or repair")
     add_connection_arguments(parser)
@@ -65,9 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     repairs.add_argument(
         "--rebuild", action="store_true", help="replace the rows in the lake by the current ones (tables with keys)"
     )
-    repairs.add_argument("--accept-loss", action="store_true", help="go on without rows that are lost")
-    parser.add_argument("--once", action="store_true", help="bring tables up to date now, then stop")
-    parser.add_argument("--lag", action="store_true", help="only show how far the lakes are behind their logs")
+    repairs.add_argument("--accept-loss", action="store_true", help="continue without the rows that are lost")
+    parser.add_argument("--once", action="store_true", help="bring tables up to date now, then exit")
+    parser.add_argument("--lag", action="store_true", help="only show how far the lakes lag behind their logs")
     parser.add_argument(
         "--table",
         action="append",
@@ -75,19 +76,25 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         help="with --once or --lag: only this table; may be repeated",
     )
     parser.add_argument(
-        "--tables-max", type=int, default=TABLES_MAX, metavar="N", help="tables at a time (default: %(default)s)"
+        "--tables-max",
+        type=int,
+        default=TABLES_MAX,
+        metavar="N",
+        help="maximum number of tables in parallel (default: %(default)s)",
     )
     parser.add_argument(
         "--poll-seconds", type=float, default=POLL_SECONDS, metavar="S",
-        help="interval of asking the server which tables are due (default: %(default)s)",
+        help="interval between heartbeats that ask the server for due tables (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--without-spark", action="store_true", help="write in threads of this process")
+    parser.add_argument(
+        "--without-spark", action="store_true", help="write in threads of this process instead of Spark tasks"
+    )
     parser.add_argument(
         "--threads",
         type=int,
         default=2,
         metavar="N",
-        help="without Spark: threads of each round (default: %(default)s)",
+        help="without Spark: number of threads per round (default: %(default)s)",
     )
     parser.add_argument("--master", metavar="URL", help="Spark's master (default: Spark's own)")
     parser.add_argument(
@@ -96,14 +103,15 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     add_log_arguments(parser, "WARNING")
     parser.add_argument(
         "--tracing", action="store_true",
-        help="OpenTelemetry spans of rounds, by the tracer provider of 'opentelemetry-instrument' (extra otel)",
+        help="export OpenTelemetry spans of rounds with the tracer provider of 'opentelemetry-instrument' (extra otel)",
     )  # fmt: skip
     add_metrics_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run a tiering worker until stopped, or one of the actions that end; return the exit code."""
     if options.table and not (options.once or options.lag):
-        raise InvalidRequest("the server says whose turn it is: give --table together with --once")
+        raise InvalidRequest("the server schedules the tables: --table requires --once or --lag")
     configure_logs(options)
     lake = TieringLake(lake_options_of(options))
     if options.action is not None:
@@ -167,8 +175,8 @@ def _once(connection: Connection, runner: SplitRunner, lake: TieringLake, option
 
 
 def _connection(options: argparse.Namespace) -> Connection:
-    given = {"tracing_enabled": options.tracing}
-    return Connection(make_settings(options.bootstrap_servers, options.user, password_of(options), given))
+    settings = {"tracing_enabled": options.tracing}
+    return Connection(make_settings(options.bootstrap_servers, options.user, password_of(options), settings))
 
 
 def _is_reached(connection: Connection, ending: threading.Event) -> bool:
@@ -176,15 +184,15 @@ def _is_reached(connection: Connection, ending: threading.Event) -> bool:
 
     A service that runs for months must not depend on which of two machines was started first.
     """
-    told = ""
+    last_message = ""
     with waiting_for_no_server(connection, ending):
         while not ending.is_set():
             try:
                 connection.cluster.bootstrap()
             except Unavailable as e:
-                if e.message != told and not ending.is_set():
+                if e.message != last_message and not ending.is_set():
                     print(f"waiting for the server, and asking again: {e.message}", file=sys.stderr, flush=True)
-                told = e.message
+                last_message = e.message
             else:
                 return True
             ending.wait(_CONNECT_PAUSE_SECONDS)

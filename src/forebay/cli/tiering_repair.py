@@ -29,15 +29,15 @@ def run_action(options: argparse.Namespace, lake: TieringLake) -> int:
 def _status(connection: Connection, options: argparse.Namespace, lake: TieringLake) -> int:
     rows: list[tuple[object, ...]] = []
     is_bad = False
-    for found in lake_states(connection, options.tables or lake_tables(connection), lake):
-        if isinstance(found, LakeState):
-            is_bad |= found.needs_decision
-            lost = sum(each.stop - each.start for each in found.lost)
-            remedy = f"forebay tiering repair {found.path}" if found.needs_decision else "; ".join(found.remedies)
-            rows.append((str(found.path), found.state, found.registered, found.newest, lost, remedy))
+    for entry in lake_states(connection, options.tables or lake_tables(connection), lake):
+        if isinstance(entry, LakeState):
+            is_bad |= entry.needs_decision
+            lost_count = sum(each.stop - each.start for each in entry.lost)
+            remedy = f"forebay tiering repair {entry.path}" if entry.needs_decision else "; ".join(entry.remedies)
+            rows.append((str(entry.path), entry.state, entry.registered, entry.newest, lost_count, remedy))
         else:
             is_bad = True
-            rows.append((str(found[0]), "unknown", None, None, None, str(found[1])))
+            rows.append((str(entry[0]), "unknown", None, None, None, str(entry[1])))
     print_rows(
         _HEADER, rows, options.output, empty="(no table has a lake)",
         plain_numbers=["snapshot known", "snapshot in the lake"],
@@ -48,9 +48,9 @@ def _status(connection: Connection, options: argparse.Namespace, lake: TieringLa
 def _repair(connection: Connection, options: argparse.Namespace, lake: TieringLake) -> int:
     (path,) = options.tables
     state = lake_state(connection, path, lake)
-    chosen = {"restore": options.restore, "rebuild": options.rebuild, "accept_loss": options.accept_loss}
-    if state.needs_decision and not any(chosen.values()):
+    decisions = {"restore": options.restore, "rebuild": options.rebuild, "accept_loss": options.accept_loss}
+    if state.needs_decision and not any(decisions.values()):
         print(state, file=sys.stderr)
         return 1
-    print(repair(connection, path, **chosen, lake=lake))
+    print(repair(connection, path, **decisions, lake=lake))
     return 0

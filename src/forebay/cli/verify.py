@@ -25,6 +25,7 @@ _SILENT_SECONDS, _REDRAW_SECONDS = 2.0, 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay verify`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("--data-dir", metavar="DIR", help="verify this data directory, which no server may be using")
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Print the faults of a directory or running server; return the exit code, not 0 if there are faults."""
     if options.data_dir is not None and options.table:
         print("forebay: --table goes with a running server (-b), not with --data-dir", file=sys.stderr)
         return _NOT_VERIFIED
@@ -70,14 +72,14 @@ class StepLine:
     """A line on standard error with the current check, if it takes more than two seconds."""
 
     def __init__(self) -> None:
-        self._shown = SYSTEM_CLOCK.monotonic() + _SILENT_SECONDS - _REDRAW_SECONDS
+        self._drawn_at = SYSTEM_CLOCK.monotonic() + _SILENT_SECONDS - _REDRAW_SECONDS
         self._visible = False
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = SYSTEM_CLOCK.monotonic()
-        if now - self._shown < _REDRAW_SECONDS:
+        if now - self._drawn_at < _REDRAW_SECONDS:
             return
-        self._shown = now
+        self._drawn_at = now
         line = f"{what}: {done:,}" + (f" of {total:,} ({100 * done // total} %)" if total else "")
         terminal = sys.stderr.isatty()
         self._visible = self._visible or terminal

@@ -115,7 +115,7 @@ def make_app(visitors: Visitors, doors: Doors, *, allow_changes: bool = False, c
         Route("/{file:path}", partial(_static, StaticFiles(directory=STATIC, html=True))),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_Guard, doors=doors)])
-    app.add_exception_handler(ForebayError, _failed)
+    app.add_exception_handler(ForebayError, _error_response)
     app.add_exception_handler(Exception, _broken)
     app.add_exception_handler(404, _nothing_here)
     app.add_exception_handler(405, _nothing_here)
@@ -162,7 +162,7 @@ def _error(status: int, kind: str, message: str) -> Response:
     return _Json({"error": {"message": message, "kind": kind}}, status)
 
 
-async def _failed(_request: Request, error: Exception) -> Response:
+async def _error_response(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ForebayError)
     return _error(_STATUS.get(error.kind, 500), error.kind, error.message)
 
@@ -195,21 +195,21 @@ async def _session(visitors: Visitors, cookie: str, allow_changes: bool, request
     """GET: what a visitor needs, and has. POST: log in. DELETE: log out."""
     name = request.cookies.get(cookie)
     if request.method == "POST":
-        given = await _body(request)
-        wanted = {key: str(given[key]) for key in ("token", "user", "password") if key in given}
-        name = await asyncio.get_running_loop().run_in_executor(None, lambda: visitors.log_in(**wanted))
-        response = _Json(_told(visitors, name, allow_changes))
+        body = await _body(request)
+        credentials = {key: str(body[key]) for key in ("token", "user", "password") if key in body}
+        name = await asyncio.get_running_loop().run_in_executor(None, lambda: visitors.log_in(**credentials))
+        response = _Json(_session_facts(visitors, name, allow_changes))
         response.set_cookie(cookie, name, httponly=True, samesite="strict", path="/", secure=_is_https(request))
         return response
     if request.method == "DELETE":
         await asyncio.get_running_loop().run_in_executor(None, visitors.log_out, name)
-        response = _Json(_told(visitors, None, allow_changes))
+        response = _Json(_session_facts(visitors, None, allow_changes))
         response.delete_cookie(cookie, httponly=True, samesite="strict", path="/")
         return response
-    return _Json(_told(visitors, name, allow_changes))
+    return _Json(_session_facts(visitors, name, allow_changes))
 
 
-def _told(visitors: Visitors, name: str | None, allow_changes: bool) -> dict[str, Any]:
+def _session_facts(visitors: Visitors, name: str | None, allow_changes: bool) -> dict[str, Any]:
     console = visitors.console(name)
     return {
         "needs": visitors.needs if console is None else None,
@@ -241,8 +241,8 @@ async def _screen(visitors: Visitors, cookie: str, function: Callable[..., Any],
     console = _console(visitors, cookie, request)
     if console is None:
         return _error(*_STRANGER)
-    given = _arguments(function, dict(request.query_params))
-    return await _answered(request, console, partial(function, console, *_path_values(request), **given))
+    arguments = _arguments(function, dict(request.query_params))
+    return await _json_response(request, console, partial(function, console, *_path_values(request), **arguments))
 
 
 async def _change(
@@ -252,12 +252,12 @@ async def _change(
     if console is None:
         return _error(*_STRANGER)
     if not allow_changes:
-        raise UnsupportedOperation("this console changes nothing: start it with --allow-changes")
-    given = _arguments(function, await _body(request))
-    return await _answered(request, console, partial(function, console, *_path_values(request), **given))
+        raise UnsupportedOperation("this console is read-only: start it with --allow-changes")
+    arguments = _arguments(function, await _body(request))
+    return await _json_response(request, console, partial(function, console, *_path_values(request), **arguments))
 
 
-async def _answered(request: Request, console: Console, call: Callable[[], Any]) -> Response:
+async def _json_response(request: Request, console: Console, call: Callable[[], Any]) -> Response:
     return _Json(await asyncio.wrap_future(console.submit(call)))
 
 
@@ -271,14 +271,14 @@ async def _sql(visitors: Visitors, cookie: str, request: Request) -> Response:
         return _error(*_STRANGER)
     execution = statements.new_execution(console)
     call = partial(statements.run, console, execution)
-    given = _arguments(call, await _body(request))
-    future = asyncio.wrap_future(console.submit(call, **given))
+    arguments = _arguments(call, await _body(request))
+    future = asyncio.wrap_future(console.submit(call, **arguments))
     deadline = console.clock.monotonic() + statements.SECONDS_MAX
     try:
         while not (await asyncio.wait({future}, timeout=_GONE_SECONDS))[0]:
             is_late = console.clock.monotonic() > deadline
             if is_late or await request.is_disconnected():
-                raise statements.too_long() if is_late else InvalidRequest("the page has stopped the statement")
+                raise statements.too_long() if is_late else InvalidRequest("the statement was stopped by the page")
     finally:
         if not future.done():  # also where the console ends, which would wait for the statement
             execution.cancel()
@@ -291,9 +291,9 @@ async def _tail(visitors: Visitors, cookie: str, request: Request) -> Response:
     console = _console(visitors, cookie, request)
     if console is None:
         return _error(*_STRANGER)
-    opened = partial(rows.LiveTail, console, *_path_values(request))
-    given = _arguments(opened, dict(request.query_params))
-    tail = await asyncio.wrap_future(console.submit(opened, **given))
+    open_tail = partial(rows.LiveTail, console, *_path_values(request))
+    arguments = _arguments(open_tail, dict(request.query_params))
+    tail = await asyncio.wrap_future(console.submit(open_tail, **arguments))
     headers = {"X-Accel-Buffering": "no"}
     return StreamingResponse(_events(console, tail), media_type="text/event-stream", headers=headers)
 
@@ -328,28 +328,28 @@ async def _body(request: Request) -> dict[str, Any]:
             raise InvalidRequest(f"the request has more than {_BODY_MAX:,} bytes")
         parts.append(part)
     try:
-        found = json.loads(b"".join(parts) or b"{}")
+        body = json.loads(b"".join(parts) or b"{}")
     except (ValueError, RecursionError) as e:
-        raise InvalidRequest(f"the request is no JSON: {e}") from e
-    if not isinstance(found, dict):
-        raise InvalidRequest("the request is no JSON object")
-    return found
+        raise InvalidRequest(f"the request is not JSON: {e}") from e
+    if not isinstance(body, dict):
+        raise InvalidRequest("the request is not a JSON object")
+    return body
 
 
-def _arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values for a function's keyword arguments. Raises `InvalidRequest` for others, and for wrong values."""
-    wanted = {
+    parameters = {
         name: parameter
         for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    unknown = [name for name in given if name not in wanted]
+    unknown = [name for name in values if name not in parameters]
     if unknown:
-        raise InvalidRequest(f"there is no parameter {unknown[0]!r}; there are {', '.join(wanted) or 'none'}")
-    lacking = [name for name, found in wanted.items() if name not in given and found.default is found.empty]
+        raise InvalidRequest(f"there is no parameter {unknown[0]!r}; there are {', '.join(parameters) or 'none'}")
+    lacking = [name for name, each in parameters.items() if name not in values and each.default is each.empty]
     if lacking:
         raise InvalidRequest(f"parameter {lacking[0]!r} is missing")
-    return {name: _converted(name, value, wanted[name].annotation) for name, value in given.items()}
+    return {name: _converted(name, value, parameters[name].annotation) for name, value in values.items()}
 
 
 def _converted(name: str, value: Any, annotation: Any) -> Any:

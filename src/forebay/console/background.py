@@ -17,7 +17,7 @@ from forebay.base.progress import OnProgress
 
 _RUNNING_MAX = 2
 _WAITING_MAX = 20
-_KEPT_MAX = 50
+_TASKS_MAX = 50
 
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
@@ -59,7 +59,7 @@ class Tasks:
         self._threads = threads.executor(_RUNNING_MAX, "forebay-console-task")
         self._lock = threads.lock()
         self._tasks: dict[str, Task] = {}
-        self._made = 0
+        self._task_count = 0
 
     def start(self, kind: str, subject: Mapping[str, Any], work: Work) -> Task:
         """Start a task, or return the one that does the same already. Raises `LimitExceeded` if too many wait."""
@@ -70,12 +70,12 @@ class Tasks:
                     return task
             if len(unfinished) >= _WAITING_MAX:
                 raise LimitExceeded(
-                    f"{_WAITING_MAX} tasks wait in this console already: try again when some have ended"
+                    f"{_WAITING_MAX} tasks already wait in this console: try again when some have ended"
                 )
-            self._made += 1
-            task = Task(str(self._made), kind, subject, self._clock.now_ms())
+            self._task_count += 1
+            task = Task(str(self._task_count), kind, subject, self._clock.now_ms())
             self._tasks[task.task_id] = task
-            for old in [each for each in self._tasks.values() if each.is_over][: max(len(self._tasks) - _KEPT_MAX, 0)]:
+            for old in [each for each in self._tasks.values() if each.is_over][: max(len(self._tasks) - _TASKS_MAX, 0)]:
                 del self._tasks[old.task_id]
         self._threads.submit(self._run, task, work)
         return task
@@ -116,11 +116,9 @@ class Tasks:
         with self._lock:
             task = self._tasks.get(task_id)
         if task is None:
-            raise NotFound(
-                f"there is no task {task_id} in this console; it has been restarted, or the task is long over"
-            )
+            raise NotFound(f"there is no task {task_id} in this console; it was restarted, or the task ended long ago")
         if task.is_over:
-            raise Conflict(f"task {task_id} is over already: it is {task.state}")
+            raise Conflict(f"task {task_id} has already ended: it is {task.state}")
         task.must_end = True
         return task
 

@@ -41,9 +41,9 @@ def explain(
     pieces = plan.pieces()
     page, following = page_of(pieces, page_token, limit)
     buckets = _buckets_by_place(plan)
-    shown = [(piece, piece.table_bucket or buckets.get((piece.partition, piece.bucket))) for piece in page]
-    known = list({bucket for _, bucket in shown if bucket is not None})
-    starts = console.conn.admin.list_offsets(info, "earliest", buckets=known) if known else {}
+    page_buckets = [(piece, piece.table_bucket or buckets.get((piece.partition, piece.bucket))) for piece in page]
+    distinct_buckets = list({bucket for _, bucket in page_buckets if bucket is not None})
+    starts = console.conn.admin.list_offsets(info, "earliest", buckets=distinct_buckets) if distinct_buckets else {}
     return {
         "kind": "primary key" if info.has_primary_key else "log",
         "buckets": info.bucket_count,
@@ -58,7 +58,7 @@ def explain(
         "pruned_partitions": list(facts.pruned_partitions[:limit]),
         "lake_only_partitions": list(facts.lake_only_partitions[:limit]),
         "totals": _totals(pieces),
-        "items": [_piece(piece, bucket, starts, plan) for piece, bucket in shown],
+        "items": [_piece(piece, bucket, starts, plan) for piece, bucket in page_buckets],
         "next": following,
         "total": len(pieces),
         "text": plan.explain(),

@@ -72,35 +72,35 @@ def tiering(
         raise InvalidRequest(f"sort={sort!r} is none of {', '.join(_ORDERS)}")
     words = (search or "").lower().split()
     try:
-        known = console.remembered("tiering", _TIERING_SECONDS, lambda: _all_tiering(console))
+        infos = console.remembered("tiering", _TIERING_SECONDS, lambda: _all_tiering(console))
     except UnsupportedOperation:
         return _lag_alone(console, words, page_token, limit)
-    found = [info for info in known if all(word in str(info.path).lower() for word in words)]
-    page, following = page_of(sorted(found, key=_ORDERS[sort]), page_token, limit)
+    matches = [info for info in infos if all(word in str(info.path).lower() for word in words)]
+    page, following = page_of(sorted(matches, key=_ORDERS[sort]), page_token, limit)
     lags = console.each(partial(_lag, console), [info.path if info.untiered != 0 else None for info in page])
     return {
         "items": [_tiering_line(info) | lag for info, lag in zip(page, lags, strict=True)],
         "next": following,
-        "total": len(found),
+        "total": len(matches),
         "summary": {
-            "tables": len(known),
-            "tiering": sum(info.state == "Tiering" for info in known),
-            "waiting": sum(info.state == "Pending" for info in known),
-            "failures": sum(info.failures for info in known),
-            "untiered": sum(info.untiered or 0 for info in known),
-            "late": sum(map(_is_late, known)),
+            "tables": len(infos),
+            "tiering": sum(info.state == "Tiering" for info in infos),
+            "waiting": sum(info.state == "Pending" for info in infos),
+            "failures": sum(info.failures for info in infos),
+            "untiered": sum(info.untiered or 0 for info in infos),
+            "late": sum(map(_is_late, infos)),
         },
         "missing": [],
     }
 
 
 def _all_tiering(console: Console) -> list[TieringInfo]:
-    found: list[TieringInfo] = []
+    infos: list[TieringInfo] = []
     while True:
-        page = console.conn.admin.describe_server("tiering", skip=len(found), limit=_TIERING_PAGE)
-        found += page.items
-        if not page.items or len(found) >= (page.total or 0):
-            return found
+        page = console.conn.admin.describe_server("tiering", skip=len(infos), limit=_TIERING_PAGE)
+        infos += page.items
+        if not page.items or len(infos) >= (page.total or 0):
+            return infos
 
 
 def _is_late(info: TieringInfo) -> bool:
@@ -143,15 +143,15 @@ def _lag(console: Console, path: TablePath | None) -> dict[str, Any]:
 
 def _lag_alone(console: Console, words: Sequence[str], page_token: str | None, limit: int) -> dict[str, Any]:
     """As `tiering`, of a cluster that tells nothing of its rounds."""
-    known = console.remembered("lake tables", _NAMES_SECONDS, lambda: lake_tables(console.conn))
-    found = [path for path in known if all(word in str(path).lower() for word in words)]
-    page, following = page_of(found, page_token, limit)
+    paths = console.remembered("lake tables", _NAMES_SECONDS, lambda: lake_tables(console.conn))
+    matches = [path for path in paths if all(word in str(path).lower() for word in words)]
+    page, following = page_of(matches, page_token, limit)
     unknown = dict.fromkeys(("state", "last_round_seconds", "round_seconds", "failures", "lake_bytes", "lake_rows"))
     lines = [
         {"database": path.database, "table": path.table, **unknown, "lag_records": None, **lag}
         for path, lag in zip(page, console.each(partial(_lag, console), page), strict=True)
     ]
-    return {"items": lines, "next": following, "total": len(found), "summary": None, "missing": [NO_TIERING]}
+    return {"items": lines, "next": following, "total": len(matches), "summary": None, "missing": [NO_TIERING]}
 
 
 # ---- which table ----------------------------------------------------------------------------------------------------
@@ -162,11 +162,11 @@ def lakes(
 ) -> dict[str, Any]:
     """A page of all lake tables: those of live tables (`lake` is null), then those of the lakes of this console."""
     words = (search or "").lower().split()
-    known, failed = console.remembered("all lakes", _NAMES_SECONDS, lambda: _all_lake_tables(console))
-    found = [each for each in known if all(word in f"{each[0] or ''} {each[1]}".lower() for word in words)]
-    page, following = page_of(found, page_token, limit)
+    tables, failures = console.remembered("all lakes", _NAMES_SECONDS, lambda: _all_lake_tables(console))
+    matches = [each for each in tables if all(word in f"{each[0] or ''} {each[1]}".lower() for word in words)]
+    page, following = page_of(matches, page_token, limit)
     items = [{"lake": lake, "database": path.database, "table": path.table} for lake, path in page]
-    return {"items": items, "next": following, "total": len(found), "missing": failed}
+    return {"items": items, "next": following, "total": len(matches), "missing": failures}
 
 
 def _all_lake_tables(console: Console) -> tuple[list[tuple[str | None, TablePath]], list[str]]:
@@ -175,14 +175,14 @@ def _all_lake_tables(console: Console) -> tuple[list[tuple[str | None, TablePath
         live = [info.path for info in _all_tiering(console)]
     except UnsupportedOperation:
         live = lake_tables(console.conn)
-    found: list[tuple[str | None, TablePath]] = [(None, path) for path in sorted(live)]
-    failed = []
+    tables: list[tuple[str | None, TablePath]] = [(None, path) for path in sorted(live)]
+    failures = []
     for name, lake in console.warehouses.items():
         try:
-            found += [(name, path) for path in _tables_in(lake)]
+            tables += [(name, path) for path in _tables_in(lake)]
         except ForebayError as e:  # the others are shown
-            failed.append(f"lake {name!r} cannot be listed: {e.message}")
-    return found, failed
+            failures.append(f"lake {name!r} cannot be listed: {e.message}")
+    return tables, failures
 
 
 def _tables_in(lake: Any) -> list[TablePath]:
@@ -199,15 +199,15 @@ def _key(database: str, table: str, lake: str | None) -> tuple[str, str, str, st
 def _health(console: Console, database: str, table: str, lake: str | None) -> LakeHealth:
     """The table's health. Raises `NotFound`, `AccessDenied`, `InvalidRequest` for a table without a lake."""
 
-    def opened() -> LakeHealth:
+    def open_health() -> LakeHealth:
         if lake is None:
             return _of_live_table(console, TablePath(database, table))
         if lake not in console.warehouses:
-            known = ", ".join(console.warehouses) or "none: start the console with --warehouse"
-            raise NotFound(f"this console has no lake {lake!r}; there are {known}")
+            lake_names = ", ".join(console.warehouses) or "none: start the console with --warehouse"
+            raise NotFound(f"this console has no lake {lake!r}; there are {lake_names}")
         return _in(console.warehouses[lake], f"{database}.{table}")
 
-    return console.remembered(_key(database, table, lake), _HEALTH_SECONDS, opened)
+    return console.remembered(_key(database, table, lake), _HEALTH_SECONDS, open_health)
 
 
 def _of_live_table(console: Console, path: TablePath) -> LakeHealth:
@@ -268,18 +268,18 @@ def _warnings(console: Console, path: TablePath) -> list[str]:
     """What is wrong between a live table and its lake table: that others have rolled it back, which rows are lost, and
     what can be done."""
 
-    def looked_at() -> list[str]:
+    def describe() -> list[str]:
         try:
-            found = lake_state(console.conn, path)
+            state = lake_state(console.conn, path)
         except (AccessDenied, NotFound, Unavailable) as e:  # dropped meanwhile, no leader, ...
             return [e.message]
-        if found.state != ROLLED_BACK:
+        if state.state != ROLLED_BACK:
             return []
-        repair = [f"Decide by: forebay tiering repair {path}"] if found.needs_decision else []
-        return [*str(found).splitlines(), *repair]
+        repair = [f"Decide by: forebay tiering repair {path}"] if state.needs_decision else []
+        return [*str(state).splitlines(), *repair]
 
-    found: list[str] = console.remembered(("warnings", path), _HEALTH_SECONDS, looked_at)
-    return found
+    warnings: list[str] = console.remembered(("warnings", path), _HEALTH_SECONDS, describe)
+    return warnings
 
 
 def _files(console: Console, health: LakeHealth, database: str, table: str, lake: str | None) -> FileColumns | None:
@@ -291,8 +291,8 @@ def _files(console: Console, health: LakeHealth, database: str, table: str, lake
     return console.read_once(key, health.files)
 
 
-def _partition(found: tuple[str, int, int, int, int]) -> dict[str, Any]:
-    return dict(zip(("partition", "buckets", "files", "bytes", "rows"), found, strict=True))
+def _partition(values: tuple[str, int, int, int, int]) -> dict[str, Any]:
+    return dict(zip(("partition", "buckets", "files", "bytes", "rows"), values, strict=True))
 
 
 def lake_files(
@@ -342,9 +342,9 @@ def lake_partitions(
 ) -> dict[str, Any]:
     """A page of the partitions, those of most files first."""
     files = _files(console, _health(console, database, table, lake), database, table, lake)
-    found = [] if files is None else files.by_partition()
-    page, following = page_of(found, page_token, limit)
-    return {"items": [_partition(each) for each in page], "next": following, "total": len(found)}
+    partitions = [] if files is None else files.by_partition()
+    page, following = page_of(partitions, page_token, limit)
+    return {"items": [_partition(each) for each in page], "next": following, "total": len(partitions)}
 
 
 def lake_snapshots(
@@ -359,24 +359,24 @@ def lake_snapshots(
     """A page of the snapshots, the newest first, with the tags on them."""
     health = _health(console, database, table, lake)
     first = first_of(page_token, limit)
-    found, total = health.snapshots(first, limit)
+    snapshots, total = health.snapshots(first, limit)
     following = token_after(first, limit, total)
     tagged: dict[int, list[str]] = {}
     for tag in health.tags():
         tagged.setdefault(tag.snapshot_id, []).append(tag.name)
-    items = [_snapshot(each) | {"tags": tagged.get(each.snapshot_id, [])} for each in found]
+    items = [_snapshot(each) | {"tags": tagged.get(each.snapshot_id, [])} for each in snapshots]
     return {"items": items, "next": following, "total": total}
 
 
-def _snapshot(found: LakeSnapshotInfo) -> dict[str, Any]:
+def _snapshot(snapshot: LakeSnapshotInfo) -> dict[str, Any]:
     return {
-        "snapshot_id": str(found.snapshot_id),
-        "at": iso_text(found.at),
-        "kind": found.kind,
-        "user": found.user,
-        "rows": found.rows,
-        "added_rows": found.added_rows,
-        "schema_id": found.schema_id,
+        "snapshot_id": str(snapshot.snapshot_id),
+        "at": iso_text(snapshot.at),
+        "kind": snapshot.kind,
+        "user": snapshot.user,
+        "rows": snapshot.rows,
+        "added_rows": snapshot.added_rows,
+        "schema_id": snapshot.schema_id,
     }
 
 
@@ -390,8 +390,8 @@ def lake_tags(
     limit: int = 100,
 ) -> dict[str, Any]:
     """A page of the tags."""
-    found = _health(console, database, table, lake).tags()
-    page, following = page_of(found, page_token, limit)
+    tags = _health(console, database, table, lake).tags()
+    page, following = page_of(tags, page_token, limit)
     items = [
         {
             "name": tag.name,
@@ -403,7 +403,7 @@ def lake_tags(
         }
         for tag in page
     ]
-    return {"items": items, "next": following, "total": len(found)}
+    return {"items": items, "next": following, "total": len(tags)}
 
 
 def lake_compaction(
@@ -453,9 +453,9 @@ def find_orphans(
     root = health.location.rstrip("/") + "/"
 
     def search(progress: OnProgress) -> dict[str, Any]:
-        found = health.orphans(age, progress)
-        paths = [path.removeprefix(root) for path in found.paths]
-        return {"files": found.count, "bytes": found.size, "paths": paths, "older_than": older_than}
+        orphans = health.orphans(age, progress)
+        paths = [path.removeprefix(root) for path in orphans.paths]
+        return {"files": orphans.count, "bytes": orphans.size, "paths": paths, "older_than": older_than}
 
     return {"task": task_line(console.tasks.start("orphans", _subject(database, table, lake), search))}
 
@@ -467,9 +467,9 @@ def compact(
     health = _health(console, database, table, lake)
 
     def run(progress: OnProgress) -> dict[str, Any]:
-        made = health.compact(full=full, progress=progress)
+        snapshot_id = health.compact(full=full, progress=progress)
         console.forget(_key(database, table, lake))
-        return {"snapshot_id": None if made is None else str(made)}
+        return {"snapshot_id": None if snapshot_id is None else str(snapshot_id)}
 
     return {"task": task_line(console.tasks.start("compact", _subject(database, table, lake), run))}
 

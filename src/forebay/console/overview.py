@@ -38,7 +38,7 @@ def overview(console: Console) -> dict[str, Any]:
         healthy = None
         missing.append("this cluster does not report its health")
     nodes = console.remembered("nodes", 5.0, admin.server_nodes)
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "health": healthy,
         "nodes": [{"role": n.role.name.lower(), "id": n.node_id, "address": f"{n.host}:{n.port}"} for n in nodes],
         "databases": [
@@ -50,11 +50,11 @@ def overview(console: Console) -> dict[str, Any]:
         description = console.sampled(_SAMPLE_SECONDS, admin.describe_server)
     except UnsupportedOperation:
         nothing: dict[str, Any] = {"server": None, "rates": None, "apis": [], "history": None, "lag": None}
-        return found | nothing | {"missing": [*missing, NO_RATES]}
+        return content | nothing | {"missing": [*missing, NO_RATES]}
     samples = console.samples()
     recent = [s for s in samples if (description.now - s.now).total_seconds() >= _RATE_SECONDS]
     load = description.since(recent[-1] if recent else samples[0] if len(samples) > 1 else None)
-    return found | {
+    return content | {
         "server": _server(description),
         "rates": _rates(load),
         "apis": _apis(load),
@@ -76,8 +76,8 @@ def _server(d: ServerDescription) -> dict[str, Any]:
         {"database": each.path.database, "table": each.path.table, "bucket": str(each.bucket), "message": each.message}
         for each in d.damaged
     ]
-    found = {name: getattr(d, name) for name in names}
-    return {"started": d.started.isoformat(), "now": d.now.isoformat(), "damaged": damaged, **found}
+    counters = {name: getattr(d, name) for name in names}
+    return {"started": d.started.isoformat(), "now": d.now.isoformat(), "damaged": damaged, **counters}
 
 
 def _rates(load: ServerLoad) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _quantile(load: ServerLoad, share: float) -> float | None:
 
 def _apis(load: ServerLoad) -> list[dict[str, Any]]:
     """The APIs that were asked, those that took the most time first."""
-    found: list[dict[str, Any]] = [
+    lines: list[dict[str, Any]] = [
         {
             "name": name,
             "requests": round(each.times.count / load.seconds, 2) if load.seconds > 0 else 0.0,
@@ -118,7 +118,7 @@ def _apis(load: ServerLoad) -> list[dict[str, Any]]:
         for name, each in load.apis.items()
         if each.times.count
     ]
-    return sorted(found, key=lambda each: (-each["share"], each["name"]))[:_SLOWEST_MAX]
+    return sorted(lines, key=lambda each: (-each["share"], each["name"]))[:_SLOWEST_MAX]
 
 
 def _history(samples: list[ServerDescription]) -> dict[str, Any]:
@@ -135,18 +135,18 @@ def _history(samples: list[ServerDescription]) -> dict[str, Any]:
 
 def _lag(console: Console) -> dict[str, Any]:
     """The records that lakes do not have, as the coordinator knows them."""
-    admin, known = console.conn.admin, list[TieringInfo]()
+    admin, infos = console.conn.admin, list[TieringInfo]()
     total = 1
-    while len(known) < min(total, _LAKES_MAX):
-        page = admin.describe_server("tiering", skip=len(known), limit=_LAKES_PAGE)
+    while len(infos) < min(total, _LAKES_MAX):
+        page = admin.describe_server("tiering", skip=len(infos), limit=_LAKES_PAGE)
         total = page.total or 0
         if not page.items:
             break
-        known += page.items
-    worst = sorted(known, key=lambda each: -(each.untiered or 0))[:_WORST_MAX]
+        infos += page.items
+    worst = sorted(infos, key=lambda each: -(each.untiered or 0))[:_WORST_MAX]
     return {
         "tables": total,
-        "records": sum(each.untiered or 0 for each in known),
+        "records": sum(each.untiered or 0 for each in infos),
         "worst": [
             {"database": each.path.database, "table": each.path.table, "records": each.untiered, "state": each.state}
             for each in worst
@@ -157,10 +157,10 @@ def _lag(console: Console) -> dict[str, Any]:
 
 def settings(console: Console) -> dict[str, Any]:
     """The cluster's settings. What may be secret is hidden."""
-    found = console.conn.admin.describe_configs()
+    entries = console.conn.admin.describe_configs()
     return {
         "items": [
             {"key": each.key, "value": each.value and masked(each.key, each.value), "source": each.source}
-            for each in sorted(found, key=lambda entry: entry.key)
+            for each in sorted(entries, key=lambda entry: entry.key)
         ]
     }

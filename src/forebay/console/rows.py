@@ -132,9 +132,9 @@ def peek(
     if place == "current":
         return _current(console, table, predicate, names, limit, partition)
     if page_token:
-        log = console.kept(page_token)
+        log = console.cursor(page_token)
         if not isinstance(log, _Log) or log.table.info.table_id != table.info.table_id:
-            raise InvalidRequest("this page is of another table: begin again")
+            raise InvalidRequest("this page belongs to another table: start again from the first page")
         log = replace(log, table=table, columns=names, predicate=predicate)
     else:
         log = _Log.at(console, table, place, bucket, partition, offset, time, predicate, names)
@@ -154,14 +154,14 @@ def _current(
     scan = table.scan(
         names, predicate, limit, source="union" if table.info.lake_enabled else "live", partitions=partition or None
     )
-    splits, found, parts = scan.plan(), list[pa.RecordBatch](), 0
+    splits, batches, parts = scan.plan(), list[pa.RecordBatch](), 0
     for split in splits:
         with scan.read_split(split) as reader:
-            found += list(reader)
+            batches += list(reader)
         parts += 1
-        if sum(batch.num_rows for batch in found) >= limit or console.clock.monotonic() - began > _SECONDS_MAX:
+        if sum(batch.num_rows for batch in batches) >= limit or console.clock.monotonic() - began > _SECONDS_MAX:
             break
-    rows = pa.Table.from_batches(found, scan.schema).slice(0, limit)
+    rows = pa.Table.from_batches(batches, scan.schema).slice(0, limit)
     return {
         "columns": columns_of(scan.schema),
         "rows": rows_of(rows),
@@ -205,19 +205,19 @@ class _Log:
         columns: list[str] | None,
     ) -> _Log:
         info = table.info
-        chosen = table.buckets(partition or None)
+        buckets = table.buckets(partition or None)
         if bucket is not None:
-            chosen = [each for each in chosen if each.bucket == bucket]
-            if not chosen:
+            buckets = [each for each in buckets if each.bucket == bucket]
+            if not buckets:
                 raise InvalidRequest(
-                    f"table {table.path} has no bucket {bucket}; it has {info.bucket_count}, from 0 on"
+                    f"table {table.path} has no bucket {bucket}; its buckets are 0 to {info.bucket_count - 1}"
                 )
-        list_offsets = partial(console.conn.admin.list_offsets, info, buckets=chosen)
+        list_offsets = partial(console.conn.admin.list_offsets, info, buckets=buckets)
         starts, ends = list_offsets("earliest"), list_offsets("latest")
         if place == "offset":
-            if offset is None or len(chosen) != 1:
+            if offset is None or len(buckets) != 1:
                 raise InvalidRequest("an offset is one of a bucket: give the bucket, the offset, and the partition")
-            edges = {chosen[0]: min(max(offset, starts[chosen[0]]), ends[chosen[0]])}
+            edges = {buckets[0]: min(max(offset, starts[buckets[0]]), ends[buckets[0]])}
         elif place == "time":
             if not time:
                 raise InvalidRequest("give the time to begin at, such as 2026-01-31T12:00Z")
@@ -225,34 +225,34 @@ class _Log:
         else:
             edges = dict(ends if place == "end" else starts)
         names = {each.partition_id: each.name for each in table.partitions()} if info.is_partitioned else {}
-        return cls(table, chosen, starts, ends, edges, dict(edges), place == "end", predicate, columns, names=names)
+        return cls(table, buckets, starts, ends, edges, dict(edges), place == "end", predicate, columns, names=names)
 
     def page(self, console: Console, limit: int) -> dict[str, Any]:
         began = console.clock.monotonic()
         deadline = began + _SECONDS_MAX
         span = max(1, min(limit, _FIRST_WINDOW_ROWS // max(len(self.buckets), 1)))
-        found, edges = list[pa.Table](), dict(self.edges)
-        left = limit
-        while left > 0 and not self._is_over(edges) and console.clock.monotonic() < deadline:
+        parts, edges = list[pa.Table](), dict(self.edges)
+        remaining = limit
+        while remaining > 0 and not self._is_over(edges) and console.clock.monotonic() < deadline:
             windows = {bucket: self._window(bucket, edges[bucket], span) for bucket in self.buckets}
             windows = {bucket: (first, stop) for bucket, (first, stop) in windows.items() if first < stop}
-            rows = self._read(console, windows, deadline if found else began + _FIRST_SECONDS_MAX)
+            rows = self._read(console, windows, deadline if parts else began + _FIRST_SECONDS_MAX)
             if rows is None:
                 break
-            found.append(rows)
-            left -= rows.num_rows
+            parts.append(rows)
+            remaining -= rows.num_rows
             for bucket, (first, stop) in windows.items():
                 edges[bucket] = first if self.backwards else stop
             span = min(span * 4, max(_WINDOW_ROWS_MAX // max(len(self.buckets), 1), 1))
         schema = self._schema()
-        rows = pa.concat_tables(found) if found else schema.empty_table()
+        rows = pa.concat_tables(parts) if parts else schema.empty_table()
         rows, edges = self._cut(rows, edges, limit)
         is_over = self._is_over(edges)
         searched = sum(abs(edge - self.origins[bucket]) for bucket, edge in edges.items())
         return {
-            "columns": columns_of(self._shown(rows.slice(0, 0)).schema),
-            "rows": rows_of(self._shown(rows)),
-            "next": None if is_over else console.keep(replace(self, edges=edges)),
+            "columns": columns_of(self._with_short_names(rows.slice(0, 0)).schema),
+            "rows": rows_of(self._with_short_names(rows)),
+            "next": None if is_over else console.new_cursor(replace(self, edges=edges)),
             "complete": is_over,
             "searched": searched,
             "parts": None,
@@ -304,7 +304,7 @@ class _Log:
             edges[bucket] = max(edges[bucket], offset + 1) if self.backwards else min(edges[bucket], offset)
         return order.slice(0, limit), edges
 
-    def _shown(self, rows: pa.Table) -> pa.Table:
+    def _with_short_names(self, rows: pa.Table) -> pa.Table:
         """Rows with short names for what precedes them: change, offset, time, bucket, partition."""
         places = rows[_PLACE].to_pylist()
         columns = {"offset": rows[LOG_OFFSET_COLUMN], "time": rows[COMMIT_TIMESTAMP_COLUMN]}
@@ -349,15 +349,15 @@ class LiveTail:
             room.enter_context(console.room("live tails", TAILS_MAX))
             self._table = console.conn.table(f"{database}.{name}")
             self._predicate = as_predicate(filter or None, self._table.arrow_schema)
-            self._reader = self._opened()
+            self._reader = self._open_reader()
             self._room = room.pop_all()
 
-    def _opened(self) -> Any:
+    def _open_reader(self) -> Any:
         return self._table.changes("latest", filter=self._predicate, include=_INCLUDED)
 
     @property
     def columns(self) -> list[dict[str, Any]]:
-        return columns_of(self._named(self._reader.schema.empty_table()).schema)
+        return columns_of(self._with_names(self._reader.schema.empty_table()).schema)
 
     def submit(self) -> Future[dict[str, Any]]:
         """Have a thread for tails call `next`."""
@@ -367,26 +367,26 @@ class LiveTail:
         """The rows of the next moment, the newest last, and how many older ones are left out."""
         clock = self._console.clock
         until = clock.monotonic() + _TAIL_SECONDS
-        kept: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         count = 0
-        while (left := until - clock.monotonic()) > 0:
-            batch = self._reader.poll(left)
+        while (remaining := until - clock.monotonic()) > 0:
+            batch = self._reader.poll(remaining)
             if batch is None:
                 continue
             count += batch.num_rows
-            kept.append(batch.slice(max(batch.num_rows - _TAIL_ROWS_MAX, 0)))
-            while len(kept) > 1 and sum(each.num_rows for each in kept[1:]) >= _TAIL_ROWS_MAX:
-                kept.pop(0)
+            batches.append(batch.slice(max(batch.num_rows - _TAIL_ROWS_MAX, 0)))
+            while len(batches) > 1 and sum(each.num_rows for each in batches[1:]) >= _TAIL_ROWS_MAX:
+                batches.pop(0)
         if count > _BEHIND_ROWS:
             before = sum(self._reader.position.values())
             self._reader.close()
-            self._reader = self._opened()
+            self._reader = self._open_reader()
             count += max(sum(self._reader.position.values()) - before, 0)
-        rows = pa.Table.from_batches(kept, self._reader.schema)
+        rows = pa.Table.from_batches(batches, self._reader.schema)
         rows = rows.slice(max(rows.num_rows - _TAIL_ROWS_MAX, 0))
-        return {"rows": rows_of(self._named(rows)), "skipped": count - rows.num_rows}
+        return {"rows": rows_of(self._with_names(rows)), "skipped": count - rows.num_rows}
 
-    def _named(self, rows: pa.Table) -> pa.Table:
+    def _with_names(self, rows: pa.Table) -> pa.Table:
         short = dict(zip(_METADATA_COLUMNS, ("_change", "_offset", "_time", "_bucket"), strict=True))
         rows = rows.rename_columns([short.get(name, name) for name in rows.schema.names])
         return rows if self._table.has_primary_key else rows.drop_columns(["_change"])
@@ -412,9 +412,9 @@ def key(
     """
     table = console.conn.table(f"{database}.{name}")
     if not table.has_primary_key:
-        raise InvalidRequest(f"{table.path} is a log table and has no keys: look into it with a filter")
+        raise InvalidRequest(f"{table.path} is a log table and has no keys: read it with a filter")
     history = KeyHistory(table, _key_texts(key))
-    end = int(console.kept(page_token)) if page_token else history.end()
+    end = int(console.cursor(page_token)) if page_token else history.end()
     events, first = _log_events(console, history, end)
     log_events = len(events)
     if not page_token:
@@ -433,18 +433,18 @@ def key(
         "searched_from": first,
         "searched_to": end,
         "complete": is_complete,
-        "next": None if is_complete else console.keep(first),
+        "next": None if is_complete else console.new_cursor(first),
     }
 
 
 def _key_texts(key: str) -> dict[str, str]:
     try:
-        found = json.loads(key)
+        texts = json.loads(key)
     except ValueError as e:
-        raise InvalidRequest(f"key={key!r} is no JSON object of columns and their values") from e
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise InvalidRequest(f"key={key!r} is no JSON object of columns and their values as text")
-    return found
+        raise InvalidRequest(f"key={key!r} is not a JSON object of column names and values") from e
+    if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
+        raise InvalidRequest(f"key={key!r} is not a JSON object of column names and text values")
+    return texts
 
 
 def _log_events(console: Console, history: KeyHistory, end: int) -> tuple[list[KeyEvent], int]:

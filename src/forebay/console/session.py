@@ -32,7 +32,7 @@ _PARTS_AT_ONCE = 8
 _WAITING_MAX = 200
 _REMEMBERED_MAX = 20_000
 _TABLES_OF_FILES = 8
-_KEPT_SECONDS = 900.0
+_CURSOR_SECONDS = 900.0
 _SAMPLES_MAX = 300
 _GAP_SECONDS = 60.0
 
@@ -87,13 +87,13 @@ class Console:
         """Have a thread call a function that waits for what is written: it has none of the workers."""
         return self._tails.submit(function)
 
-    def submit(self, function: Callable[..., R], *arguments: Any, **named: Any) -> threads.Future[R]:
+    def submit(self, function: Callable[..., R], *arguments: Any, **keywords: Any) -> threads.Future[R]:
         """Have a worker call a function. Raises `LimitExceeded` if too much waits already."""
         with self._lock:
             if self._waiting >= _WAITING_MAX:
-                raise LimitExceeded(f"{_WAITING_MAX} requests wait in this console already; try again in a moment")
+                raise LimitExceeded(f"{_WAITING_MAX} requests already wait in this console; try again in a moment")
             self._waiting += 1
-        future = self._workers.submit(function, *arguments, **named)
+        future = self._workers.submit(function, *arguments, **keywords)
         future.add_done_callback(lambda _: self._done())
         return future
 
@@ -106,7 +106,7 @@ class Console:
         """Do something that at most `most` do at a time. Raises `LimitExceeded`."""
         with self._lock:
             if self._rooms.get(what, 0) >= most:
-                raise LimitExceeded(f"{most} of these run in this console already ({what}): try again in a moment")
+                raise LimitExceeded(f"{most} of these already run in this console ({what}): try again in a moment")
             self._rooms[what] = self._rooms.get(what, 0) + 1
         try:
             yield
@@ -122,9 +122,9 @@ class Console:
         """What `make` returned for `key` at most `seconds` ago; otherwise it is called."""
         now = self.clock.monotonic()
         with self._lock:
-            made, value = self._answers.get(key, (float("-inf"), None))
+            made_at, value = self._answers.get(key, (float("-inf"), None))
             changes = self._changes
-        if now - made <= seconds:
+        if now - made_at <= seconds:
             return value  # type: ignore[no-any-return]
         value = make()
         with self._lock:
@@ -140,29 +140,29 @@ class Console:
         while len(self._answers) > _REMEMBERED_MAX:
             self._answers.popitem(last=False)
 
-    def keep(self, value: Any) -> str:
-        """Keep a value, such as the place where a next page begins; return the token by which `kept` finds it."""
+    def new_cursor(self, value: Any) -> str:
+        """Store the position at which a next page begins; return the token for `cursor`."""
         token = self.conn.ids.token_hex()
         with self._lock:
-            self._remember(("kept", token), self.clock.monotonic(), value)
+            self._remember(("cursor", token), self.clock.monotonic(), value)
         return token
 
-    def kept(self, token: str) -> Any:
-        """A value that was kept. Raises `InvalidRequest` if it is not, or has been for too long."""
-        return self.remembered(("kept", token), _KEPT_SECONDS, _not_kept)
+    def cursor(self, token: str) -> Any:
+        """The stored position. Raises `InvalidRequest` if the token is unknown or has expired."""
+        return self.remembered(("cursor", token), _CURSOR_SECONDS, _no_cursor)
 
     def sampled(self, seconds: float, describe: Callable[[], ServerDescription]) -> ServerDescription:
         """What the server does now, or at most `seconds` ago; earlier ones are kept for rates (`samples`)."""
         with self._lock:
-            newest, asked = (self._samples[-1], self._sampled) if self._samples else (None, float("-inf"))
+            newest, sampled_at = (self._samples[-1], self._sampled) if self._samples else (None, float("-inf"))
         now = self.clock.monotonic()
-        if newest is not None and now - asked < seconds:
+        if newest is not None and now - sampled_at < seconds:
             return newest
         description = describe()
         with self._lock:
             if self._samples and self._samples[-1] is not newest:
                 return description  # another request was faster, and samples are in the order of their times
-            if newest is not None and (newest.started != description.started or now - asked > _GAP_SECONDS):
+            if newest is not None and (newest.started != description.started or now - sampled_at > _GAP_SECONDS):
                 self._samples.clear()  # another process serves, whose counters begin again; or this was not asked for
             self._samples.append(description)
             self._sampled = now
@@ -179,18 +179,18 @@ class Console:
         For a few large values that never change: the files of a snapshot.
         """
         with self._lock:
-            found: threads.Future[R] | None = self._files.get(key)
-            is_first = found is None
-            if found is None:
-                found = threads.future()
-                self._files.put(key, found)
+            future: threads.Future[R] | None = self._files.get(key)
+            is_first = future is None
+            if future is None:
+                future = threads.future()
+                self._files.put(key, future)
         if is_first:
             try:
-                found.set_result(read())
+                future.set_result(read())
             except BaseException as e:  # noqa: BLE001 - handed to all who wait
                 self._files.pop(key)
-                found.set_exception(e)
-        return found.result()
+                future.set_exception(e)
+        return future.result()
 
     def forget(self, key: Any) -> None:
         """Forget an answer, because something was changed."""
@@ -209,8 +209,8 @@ class Console:
         self.conn.close(timeout=5)
 
 
-def _not_kept() -> Any:
-    raise InvalidRequest("this page is too old to go on from: begin again")
+def _no_cursor() -> Any:
+    raise InvalidRequest("this page has expired: start again from the first page")
 
 
 def time_text(milliseconds: int | None) -> str | None:
@@ -244,7 +244,7 @@ def first_of(page_token: str | None, limit: int) -> int:
     check_limit(limit)
     text = page_token or "0"
     if not (text.isascii() and text.isdecimal()) or len(text) > 12:
-        raise InvalidRequest(f"page_token {page_token!r} is not one that a page of this list had")
+        raise InvalidRequest(f"page_token {page_token!r} is not a page token of this list")
     return int(text)
 
 

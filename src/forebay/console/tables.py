@@ -36,22 +36,22 @@ def tables(
 
     Only tables of the page are asked for: rows, bytes and lag of thousands would take long.
     """
-    known = console.remembered("databases", _NAMES_SECONDS, lambda: _names(console))
+    names_by_database = console.remembered("databases", _NAMES_SECONDS, lambda: _names(console))
     words = (search or "").lower().split()
-    found = [
+    matches = [
         path
-        for name, paths in known.items()
+        for name, paths in names_by_database.items()
         if database in (None, "", name)
         for path in paths
         if all(word in str(path).lower() for word in words)
     ]
-    page, following = page_of(found, page_token, limit)
+    page, following = page_of(matches, page_token, limit)
     lines = console.each(partial(_summary, console), page)
     return {
         "items": [line for line, _ in lines],
         "next": following,
-        "total": len(found),
-        "databases": [{"name": name, "tables": len(paths)} for name, paths in known.items()],
+        "total": len(matches),
+        "databases": [{"name": name, "tables": len(paths)} for name, paths in names_by_database.items()],
         "missing": sorted({sentence for _, missing in lines for sentence in missing}),
     }
 
@@ -60,7 +60,7 @@ def _names(console: Console) -> dict[str, list[TablePath]]:
     conn = console.conn
     databases = conn.list_databases()
     lists = console.each(conn.list_tables, databases)
-    return {name: [TablePath(name, table) for table in found] for name, found in zip(databases, lists, strict=True)}
+    return {name: [TablePath(name, table) for table in tables] for name, tables in zip(databases, lists, strict=True)}
 
 
 def _summary(console: Console, path: TablePath) -> tuple[dict[str, Any], list[str]]:
@@ -105,18 +105,18 @@ class Figures:
     @classmethod
     def of(cls, console: Console, info: TableInfo) -> Figures:
         """Of all buckets. The lake's snapshot is asked for before the ends of logs, so that no lag is negative."""
-        found = cls()
+        figures = cls()
         admin = console.conn.admin
         if info.lake_enabled:
-            found.snapshot = newest_lake_snapshot(admin, info)
-        found.ends = admin.list_offsets(info, "latest")
+            figures.snapshot = newest_lake_snapshot(admin, info)
+        figures.ends = admin.list_offsets(info, "latest")
         try:
-            found.stats = admin.table_stats(info)
+            figures.stats = admin.table_stats(info)
         except UnsupportedOperation:
-            found.missing.append(NO_ROW_COUNTS)
-        if len(found.stats.log_sizes) < len(found.stats.row_counts):
-            found.missing.append(NO_SIZES)
-        return found
+            figures.missing.append(NO_ROW_COUNTS)
+        if len(figures.stats.log_sizes) < len(figures.stats.row_counts):
+            figures.missing.append(NO_SIZES)
+        return figures
 
     @property
     def rows(self) -> int | None:
@@ -237,15 +237,15 @@ def _changes(before: Schema | None, after: Schema) -> list[str]:
     if before is None:
         return []
     old, new = ({column.column_id: column for column in schema.columns} for schema in (before, after))
-    found = [f"added {column.name} {column.data_type}" for key, column in new.items() if key not in old]
-    found += [f"dropped {column.name}" for key, column in old.items() if key not in new]
+    changes = [f"added {column.name} {column.data_type}" for key, column in new.items() if key not in old]
+    changes += [f"dropped {column.name}" for key, column in old.items() if key not in new]
     for key, column in new.items():
         earlier = old.get(key)
         if earlier is not None and earlier.name != column.name:
-            found.append(f"renamed {earlier.name} to {column.name}")
+            changes.append(f"renamed {earlier.name} to {column.name}")
         if earlier is not None and earlier.data_type != column.data_type:
-            found.append(f"changed {column.name} from {earlier.data_type} to {column.data_type}")
-    return found
+            changes.append(f"changed {column.name} from {earlier.data_type} to {column.data_type}")
+    return changes
 
 
 def buckets(
@@ -293,10 +293,10 @@ def buckets(
 def _partition_names(console: Console, info: TableInfo) -> dict[int, str]:
     if not info.is_partitioned:
         return {}
-    found = console.remembered(
+    infos = console.remembered(
         ("partitions", info.path), _NAMES_SECONDS, lambda: list(console.conn.table(info).partitions())
     )
-    return {each.partition_id: each.name for each in found}
+    return {each.partition_id: each.name for each in infos}
 
 
 def partitions(
@@ -305,20 +305,20 @@ def partitions(
     """A page of a table's partitions, by name, with their rows and sizes."""
     admin = console.conn.admin
     info = admin.table_info(TablePath(database, name))
-    named = sorted((text, number) for number, text in _partition_names(console, info).items())
-    page, following = page_of(named, page_token, limit)
-    wanted = {number for _, number in page}
-    mine = [bucket for bucket in console.conn.table(info).buckets() if bucket.partition_id in wanted]
+    names = sorted((text, number) for number, text in _partition_names(console, info).items())
+    page, following = page_of(names, page_token, limit)
+    partition_ids = {number for _, number in page}
+    buckets = [bucket for bucket in console.conn.table(info).buckets() if bucket.partition_id in partition_ids]
     try:
-        stats, missing = admin.table_stats(info, buckets=mine), list[str]()
+        stats, missing = admin.table_stats(info, buckets=buckets), list[str]()
     except UnsupportedOperation:
         stats, missing = TableStats({}), [NO_ROW_COUNTS]
     items = []
     for text, number in page:
-        of = [bucket for bucket in mine if bucket.partition_id == number]
+        of = [bucket for bucket in buckets if bucket.partition_id == number]
         counts = [stats.row_counts.get(bucket) for bucket in of]
         sizes = [stats.log_sizes[bucket] for bucket in of if bucket in stats.log_sizes]
-        written = [time for bucket in of if (time := stats.last_writes.get(bucket)) is not None]
+        write_times = [time for bucket in of if (time := stats.last_writes.get(bucket)) is not None]
         items.append(
             {
                 "partition": text,
@@ -326,7 +326,7 @@ def partitions(
                 "buckets": len(of),
                 "rows": None if None in counts else sum(count or 0 for count in counts),
                 "bytes": sum(sizes) if len(sizes) == len(of) else None,
-                "last_write": iso_text(max(written, default=None)),
+                "last_write": iso_text(max(write_times, default=None)),
             }
         )
-    return {"items": items, "next": following, "total": len(named), "missing": missing}
+    return {"items": items, "next": following, "total": len(names), "missing": missing}

@@ -135,26 +135,26 @@ class Visitors:
             return self.shared
         if self.needs == TOKEN and bearer is not None and self._is_token(bearer):
             return self.shared
-        found = self._session(session)
-        return None if found is None else found.console
+        visit = self._session(session)
+        return None if visit is None else visit.console
 
     def user(self, session: str | None) -> str | None:
         """The user that a visitor has logged in as."""
-        found = self._session(session)
-        return None if found is None else found.user
+        visit = self._session(session)
+        return None if visit is None else visit.user
 
     def _session(self, session: str | None) -> _Visit | None:
         now = self.clock.monotonic()
         with self._lock:
-            found = None if session is None else self._visits.get(session)
-            if found is None or session is None:
+            visit = None if session is None else self._visits.get(session)
+            if visit is None or session is None:
                 return None
-            if now - found.last_used <= _IDLE_SECONDS:
-                found.last_used = now
+            if now - visit.last_used <= _IDLE_SECONDS:
+                visit.last_used = now
                 self._visits.move_to_end(session)
-                return found
+                return visit
             del self._visits[session]
-        self._end(found)
+        self._end(visit)
         return None
 
     def log_in(self, token: str | None = None, user: str | None = None, password: str | None = None) -> str:
@@ -169,23 +169,23 @@ class Visitors:
                 raise InvalidRequest("give the name of a user of the server, and the password")
             assert self.open is not None
             return self._begin(_Visit(self.open(user, password), user, self.clock.monotonic()))
-        raise InvalidRequest("this console asks for no login")
+        raise InvalidRequest("this console requires no login")
 
     def log_out(self, session: str | None) -> None:
         """End a session."""
         with self._lock:
-            found = None if session is None else self._visits.pop(session, None)
-        if found is not None:
-            self._end(found)
+            visit = None if session is None else self._visits.pop(session, None)
+        if visit is not None:
+            self._end(visit)
 
     def close(self) -> None:
         """End all sessions, and close the shared console."""
         with self._lock:
             self._is_closed = True
-            ended = list(self._visits.values())
+            visits = list(self._visits.values())
             self._visits.clear()
-        for found in ended:
-            self._end(found)
+        for visit in visits:
+            self._end(visit)
         if self.shared is not None:
             self.shared.close()
 

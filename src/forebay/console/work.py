@@ -73,23 +73,23 @@ def snapshots(console: Console, *, page_token: str | None = None, limit: int = 1
 def work(console: Console) -> dict[str, Any]:
     """How many scans, snapshots, connections and requests there are now."""
     try:
-        found = _described(console, None, 0, 0)
+        description = _described(console, None, 0, 0)
     except UnsupportedOperation:
         return {"missing": [NOT_DESCRIBED]}
     return {
-        "connections": found.connections,
-        "scans": found.scans,
-        "snapshots": found.table_snapshots,
-        "transactions": found.open_transactions + found.decided_transactions,
-        "waiting_fetches": found.waiting_fetches,
-        "queued_reads": found.queued_reads,
-        "queued_writes": found.queued_writes,
-        "request_bytes": found.request_bytes,
-        "request_bytes_max": found.request_bytes_max,
-        "answer_bytes": found.answer_bytes,
-        "answer_bytes_max": found.answer_bytes_max,
-        "refused_connections": found.refused_connections,
-        "failed_logins": found.failed_logins,
+        "connections": description.connections,
+        "scans": description.scans,
+        "snapshots": description.table_snapshots,
+        "transactions": description.open_transactions + description.decided_transactions,
+        "waiting_fetches": description.waiting_fetches,
+        "queued_reads": description.queued_reads,
+        "queued_writes": description.queued_writes,
+        "request_bytes": description.request_bytes,
+        "request_bytes_max": description.request_bytes_max,
+        "answer_bytes": description.answer_bytes,
+        "answer_bytes_max": description.answer_bytes_max,
+        "refused_connections": description.refused_connections,
+        "failed_logins": description.failed_logins,
         "missing": [],
     }
 
@@ -136,12 +136,12 @@ def _page(
 ) -> dict[str, Any]:
     first = first_of(page_token, limit)
     try:
-        found = _described(console, listed, first, limit)
+        description = _described(console, listed, first, limit)
     except UnsupportedOperation:
         return {"items": [], "next": None, "total": None, "missing": [NOT_DESCRIBED]}
-    following = token_after(first, limit, found.total or 0)
-    items = [line(item, found.paths) for item in found.items]
-    return {"items": items, "next": following, "total": found.total, "missing": []}
+    following = token_after(first, limit, description.total or 0)
+    items = [line(item, description.paths) for item in description.items]
+    return {"items": items, "next": following, "total": description.total, "missing": []}
 
 
 def _round(info: TieringInfo) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _connection(info: ConnectionInfo) -> dict[str, Any]:
     }
 
 
-def _named(paths: Mapping[int, TablePath], table_id: int) -> dict[str, Any]:
+def _table_name(paths: Mapping[int, TablePath], table_id: int) -> dict[str, Any]:
     path = paths.get(table_id)
     return {
         "table_id": table_id,
@@ -194,7 +194,7 @@ def _named(paths: Mapping[int, TablePath], table_id: int) -> dict[str, Any]:
 
 
 def _scan(info: ScanInfo, paths: Mapping[int, TablePath]) -> dict[str, Any]:
-    return _named(paths, info.bucket.table_id) | {
+    return _table_name(paths, info.bucket.table_id) | {
         "bucket": info.bucket.bucket,
         "partition_id": info.bucket.partition_id,
         "log_offset": info.log_offset,
@@ -205,7 +205,7 @@ def _scan(info: ScanInfo, paths: Mapping[int, TablePath]) -> dict[str, Any]:
 
 
 def _snapshot(info: TableSnapshotInfo, paths: Mapping[int, TablePath]) -> dict[str, Any]:
-    return _named(paths, info.table_id) | {
+    return _table_name(paths, info.table_id) | {
         "snapshot_id": info.snapshot_id,
         "name": info.name,
         "age_seconds": info.age.total_seconds(),

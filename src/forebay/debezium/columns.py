@@ -49,8 +49,8 @@ def _columns_of_all(
     begin = 0
     for end in range(1, len(rows) + 1):
         if end == len(rows) or rows[end].fields is not rows[begin].fields:
-            arrays, found = _columns(rows[begin:end], columns, time_unit, key)
-            faults |= {begin + at: reason for at, reason in found.items()}
+            arrays, chunk_faults = _columns(rows[begin:end], columns, time_unit, key)
+            faults |= {begin + at: reason for at, reason in chunk_faults.items()}
             chunks.append(arrays)
             begin = end
     if faults or len(chunks) == 1:
@@ -66,36 +66,40 @@ def _columns(
     faults: dict[int, str] = {}
     described = rows[0].fields
     deleted = [row.kind == DELETE for row in rows]
-    for column, wanted in zip(columns, user_schema(columns), strict=True):
+    for column, field in zip(columns, user_schema(columns), strict=True):
         name, t = column.name, column.data_type
         convert = converter(t, described.get(name), time_unit)
-        given = [row.values.get(name) for row in rows]
+        raw_values = [row.values.get(name) for row in rows]
         if name not in key and any(deleted):  # of a deleted row only the key counts
-            given = [None if is_deleted else value for is_deleted, value in zip(deleted, given, strict=True)]
+            raw_values = [None if is_deleted else value for is_deleted, value in zip(deleted, raw_values, strict=True)]
         try:
-            if convert is not None and not set(map(type, given)) <= NATIVE.get(t.root, _NONE):
-                values = [None if value is None else convert(value) for value in given]
+            if convert is not None and not set(map(type, raw_values)) <= NATIVE.get(t.root, _NONE):
+                values = [None if value is None else convert(value) for value in raw_values]
             else:
-                values = given
-            array = pa.array(values, wanted.type)
+                values = raw_values
+            array = pa.array(values, field.type)
         except BAD_VALUE as e:
-            found = {at: reason for at, value in enumerate(given) if (reason := _fault(value, convert, wanted.type))}
-            if not found:
-                raise InternalError(f"{len(given)} values of '{name}' do not become {t}, but each of them does") from e
-            faults |= {at: f"'{name}' is no {t}: {reason}" for at, reason in found.items()}
+            bad_values = {
+                at: reason for at, value in enumerate(raw_values) if (reason := _fault(value, convert, field.type))
+            }
+            if not bad_values:
+                raise InternalError(
+                    f"{len(raw_values)} values of '{name}' do not become {t}, but each of them does"
+                ) from e
+            faults |= {at: f"'{name}' is no {t}: {reason}" for at, reason in bad_values.items()}
             continue
         arrays.append(array)
         if array.null_count and not t.nullable:
-            lacking = [at for at, value in enumerate(given) if value is None and (name in key or not deleted[at])]
+            lacking = [at for at, value in enumerate(raw_values) if value is None and (name in key or not deleted[at])]
             faults |= dict.fromkeys(lacking, f"'{name}' is missing, which is NOT NULL")
     return arrays, faults
 
 
-def _fault(value: Any, convert: Convert | None, wanted: pa.DataType) -> str | None:
+def _fault(value: Any, convert: Convert | None, arrow_type: pa.DataType) -> str | None:
     if value is None:
         return None
     try:
-        pa.array([value if convert is None else convert(value)], wanted)
+        pa.array([value if convert is None else convert(value)], arrow_type)
     except BAD_VALUE as e:
         return f"{repr(value)[:_SHOWN_CHARS]} ({str(e)[:_REASON_CHARS]})"
     return None

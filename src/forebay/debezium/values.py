@@ -83,26 +83,26 @@ def type_of(described: Mapping[str, Any]) -> DataType:
     parameters = described.get("parameters") or {}
     optional = described.get("optional", False)
     if name == _DECIMAL:
-        found = types.decimal(int(parameters.get("connect.decimal.precision", 38)), int(parameters.get("scale", 0)))
+        data_type = types.decimal(int(parameters.get("connect.decimal.precision", 38)), int(parameters.get("scale", 0)))
     elif name in _DATES:
-        found = types.date()
+        data_type = types.date()
     elif name == _ZONED:
-        found = types.timestamp_ltz(6)
+        data_type = types.timestamp_ltz(6)
     elif name in _UNITS:
         make = types.timestamp if "Timestamp" in name else types.time
-        found = make({"ms": 3, "us": 6, "ns": 9}[_UNITS[name]])
+        data_type = make({"ms": 3, "us": 6, "ns": 9}[_UNITS[name]])
     elif kind == "array":
-        found = types.array(type_of(described["items"]))
+        data_type = types.array(type_of(described["items"]))
     elif kind == "map":
-        found = types.map_(type_of(described["keys"]).not_null(), type_of(described["values"]))
+        data_type = types.map_(type_of(described["keys"]).not_null(), type_of(described["values"]))
     elif kind in _PLAIN:
-        found = _PLAIN[kind]()
+        data_type = _PLAIN[kind]()
     else:
         raise InvalidRequest(
             f"column '{described.get('field')}' is {name or kind} in the messages, for which no type is known: create "
             "the table, or add the column, with the type that it is to have"
         )
-    return found if optional else found.not_null()
+    return data_type if optional else data_type.not_null()
 
 
 _PLAIN: dict[Any, Callable[[], DataType]] = {
@@ -171,7 +171,7 @@ def _scaled(value: Any, scale: int) -> Decimal:
     return Decimal((digits.sign, digits.digits, -scale))  # arithmetic would round it to 28 digits
 
 
-def _moment_of(t: DataType, given: str | None) -> Convert:
+def _moment_of(t: DataType, unit: str | None) -> Convert:
     target = time_unit(t.precision)
     is_time, is_local = t.root == TypeRoot.TIME, t.root == TypeRoot.TIMESTAMP
 
@@ -179,17 +179,17 @@ def _moment_of(t: DataType, given: str | None) -> Convert:
         if isinstance(value, str):
             nanoseconds = _time_of_day(value) if is_time else _instant(value, is_local)
             return _in_unit(nanoseconds, "ns", target)
-        if given is None:
+        if unit is None:
             raise ValueError(f"a number of an unknown unit ({value}): say --time-unit, or send the schema part along")
-        return _in_unit(_integer(value), given, target)
+        return _in_unit(_integer(value), unit, target)
 
     return convert
 
 
-def _in_unit(value: int, given: str, target: str) -> int:
-    scaled, rest = divmod(value * TICKS[target], TICKS[given])
+def _in_unit(value: int, unit: str, target: str) -> int:
+    scaled, rest = divmod(value * TICKS[target], TICKS[unit])
     if rest:
-        raise ValueError(f"{value} {given}, which has more digits than the type")
+        raise ValueError(f"{value} {unit}, which has more digits than the type")
     return scaled
 
 

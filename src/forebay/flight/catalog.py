@@ -19,44 +19,44 @@ TABLE = "TABLE"
 KEY_SEQUENCE = "FOREBAY:KEY_SEQUENCE"
 """Metadata of a column of the primary key: its place there. ADBC's driver does not ask for primary keys."""
 
-_TEXT, _NEEDED = pa.string(), False
-_CATALOGS = pa.schema([pa.field("catalog_name", _TEXT, _NEEDED)])
-_SCHEMAS = pa.schema([pa.field("catalog_name", _TEXT), pa.field("db_schema_name", _TEXT, _NEEDED)])
+_TEXT, _NOT_NULL = pa.string(), False
+_CATALOGS = pa.schema([pa.field("catalog_name", _TEXT, _NOT_NULL)])
+_SCHEMAS = pa.schema([pa.field("catalog_name", _TEXT), pa.field("db_schema_name", _TEXT, _NOT_NULL)])
 _TABLES = pa.schema(
     [
         pa.field("catalog_name", _TEXT),
         pa.field("db_schema_name", _TEXT),
-        pa.field("table_name", _TEXT, _NEEDED),
-        pa.field("table_type", _TEXT, _NEEDED),
+        pa.field("table_name", _TEXT, _NOT_NULL),
+        pa.field("table_type", _TEXT, _NOT_NULL),
     ]
 )
-_TABLES_WITH_SCHEMAS = _TABLES.append(pa.field("table_schema", pa.binary(), _NEEDED))
-_TABLE_TYPES = pa.schema([pa.field("table_type", _TEXT, _NEEDED)])
+_TABLES_WITH_SCHEMAS = _TABLES.append(pa.field("table_schema", pa.binary(), _NOT_NULL))
+_TABLE_TYPES = pa.schema([pa.field("table_type", _TEXT, _NOT_NULL)])
 _PRIMARY_KEYS = pa.schema(
     [
         pa.field("catalog_name", _TEXT),
         pa.field("db_schema_name", _TEXT),
-        pa.field("table_name", _TEXT, _NEEDED),
-        pa.field("column_name", _TEXT, _NEEDED),
+        pa.field("table_name", _TEXT, _NOT_NULL),
+        pa.field("column_name", _TEXT, _NOT_NULL),
         pa.field("key_name", _TEXT),
-        pa.field("key_sequence", pa.int32(), _NEEDED),
+        pa.field("key_sequence", pa.int32(), _NOT_NULL),
     ]
 )
 _FOREIGN_KEYS = pa.schema(
     [
         pa.field("pk_catalog_name", _TEXT),
         pa.field("pk_db_schema_name", _TEXT),
-        pa.field("pk_table_name", _TEXT, _NEEDED),
-        pa.field("pk_column_name", _TEXT, _NEEDED),
+        pa.field("pk_table_name", _TEXT, _NOT_NULL),
+        pa.field("pk_column_name", _TEXT, _NOT_NULL),
         pa.field("fk_catalog_name", _TEXT),
         pa.field("fk_db_schema_name", _TEXT),
-        pa.field("fk_table_name", _TEXT, _NEEDED),
-        pa.field("fk_column_name", _TEXT, _NEEDED),
-        pa.field("key_sequence", pa.int32(), _NEEDED),
+        pa.field("fk_table_name", _TEXT, _NOT_NULL),
+        pa.field("fk_column_name", _TEXT, _NOT_NULL),
+        pa.field("key_sequence", pa.int32(), _NOT_NULL),
         pa.field("fk_key_name", _TEXT),
         pa.field("pk_key_name", _TEXT),
-        pa.field("update_rule", pa.uint8(), _NEEDED),
-        pa.field("delete_rule", pa.uint8(), _NEEDED),
+        pa.field("update_rule", pa.uint8(), _NOT_NULL),
+        pa.field("delete_rule", pa.uint8(), _NOT_NULL),
     ]
 )
 

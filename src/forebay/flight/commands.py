@@ -11,7 +11,7 @@ from forebay.protocol.messages import Message, parse
 M = TypeVar("M", bound=Message)
 
 _TYPES = "arrow.flight.protocol.sql."
-_KNOWN: dict[str, type[Message]] = {
+_SUPPORTED: dict[str, type[Message]] = {
     kind.DESCRIPTOR.name: kind
     for kind in (
         pb.ActionCancelQueryRequest,
@@ -44,21 +44,21 @@ _UNSUPPORTED = {
 def read_command(data: bytes) -> Message:
     """The message of a command. Raises `InvalidRequest` for other bytes, `UnsupportedOperation` for other commands."""
     try:
-        found = parse(pb.AnyMessage, data)
+        envelope = parse(pb.AnyMessage, data)
     except CorruptData as e:
-        raise InvalidRequest("this is no command of Arrow Flight SQL: connect with a Flight SQL client") from e
-    name = found.type_url.rpartition("/")[2].removeprefix(_TYPES)
-    if name not in _KNOWN:
+        raise InvalidRequest("this is not a command of Arrow Flight SQL: connect with a Flight SQL client") from e
+    name = envelope.type_url.rpartition("/")[2].removeprefix(_TYPES)
+    if name not in _SUPPORTED:
         raise UnsupportedOperation(_UNSUPPORTED.get(name, f"the command {name or data!r} is not supported"))
-    return parse(_KNOWN[name], found.value)
+    return parse(_SUPPORTED[name], envelope.value)
 
 
 def command(data: bytes, kind: type[M]) -> M:
     """The message of a command, which is of that kind. Raises `InvalidRequest`."""
-    found = read_command(data)
-    if not isinstance(found, kind):
-        raise InvalidRequest(f"a {found.DESCRIPTOR.name} was sent in the place of a {kind.DESCRIPTOR.name}")
-    return found
+    message = read_command(data)
+    if not isinstance(message, kind):
+        raise InvalidRequest(f"a {message.DESCRIPTOR.name} was sent instead of a {kind.DESCRIPTOR.name}")
+    return message
 
 
 def command_bytes(message: Message) -> bytes:

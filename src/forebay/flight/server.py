@@ -33,7 +33,7 @@ from forebay.flight.catalog import catalog_rows, catalog_schema
 from forebay.flight.commands import command, command_bytes, read_command
 from forebay.flight.sessions import MIDDLEWARE, ClientSession, Expiring, NoHandshake, SessionFactory, Sessions
 from forebay.flight.sql_info import SQL_INFO, TYPE_INFO, sql_info, type_info
-from forebay.flight.statements import KeptStatement, Limits, Running, Statements
+from forebay.flight.statements import Limits, Running, Statements, StoredStatement
 from forebay.protocol.messages import Message, parse
 from forebay.query.run import Execution, SqlDatabase
 from forebay.query.statement import TableName
@@ -75,10 +75,12 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         as a user, callers log in, and `connection` is not used.
         """
         limits = limits or Limits()
-        opened = {name: opened_lake(given) for name, given in lakes.items()}
-        kept = Expiring[ClientSession](clock, limits.session_seconds, limits.sessions_max, "sessions", "--sessions-max")
+        open_lakes = {name: opened_lake(lake) for name, lake in lakes.items()}
+        client_sessions = Expiring[ClientSession](
+            clock, limits.session_seconds, limits.sessions_max, "sessions", "--sessions-max"
+        )
         self._sessions = Sessions(
-            SqlDatabase(connection, opened) if connect is None else None, opened, connect, kept, ids
+            SqlDatabase(connection, open_lakes) if connect is None else None, open_lakes, connect, client_sessions, ids
         )
         self._directory = tempfile.TemporaryDirectory(prefix="forebay-flight-")
         self._statements = Statements(limits, allow_changes, Path(self._directory.name), clock, ids)
@@ -136,14 +138,14 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         """What a command returns, and the ticket for it."""
         with _answering():
             session = _session(context)
-            found = read_command(_command_of(descriptor))
-            if isinstance(found, pb.CommandStatementQuery):
-                _check_no_transaction(found)
-                statement = self._statements.described(session, found.query)
-            elif isinstance(found, pb.CommandPreparedStatementQuery):
-                statement = self._prepared(session, found)
+            message = read_command(_command_of(descriptor))
+            if isinstance(message, pb.CommandStatementQuery):
+                _check_no_transaction(message)
+                statement = self._statements.described(session, message.query)
+            elif isinstance(message, pb.CommandPreparedStatementQuery):
+                statement = self._prepared(session, message)
             else:
-                return _info(self._schema(session, found), descriptor, _command_of(descriptor))
+                return _info(self._schema(session, message), descriptor, _command_of(descriptor))
             handle = self._statements.keep(statement)
             ticket = command_bytes(pb.TicketStatementQuery(statement_handle=handle.encode()))
             return _info(statement.description.schema, descriptor, ticket)
@@ -157,37 +159,37 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         """The rows of a ticket."""
         with _answering():
             session = _session(context)
-            found = read_command(ticket.ticket)
-            if isinstance(found, pb.TicketStatementQuery):
-                return self._stream(session, _text(found.statement_handle))
-            if isinstance(found, pb.CommandGetSqlInfo):
-                return fl.RecordBatchStream(sql_info(found.info, not self._allows_changes))
-            if isinstance(found, pb.CommandGetXdbcTypeInfo):
-                return fl.RecordBatchStream(type_info(found.data_type if found.HasField("data_type") else None))
-            if catalog_schema(found) is not None:
-                return fl.RecordBatchStream(catalog_rows(found, session.database))
-            raise UnsupportedOperation(f"a {found.DESCRIPTOR.name} is no ticket")
+            message = read_command(ticket.ticket)
+            if isinstance(message, pb.TicketStatementQuery):
+                return self._stream(session, _text(message.statement_handle))
+            if isinstance(message, pb.CommandGetSqlInfo):
+                return fl.RecordBatchStream(sql_info(message.info, not self._allows_changes))
+            if isinstance(message, pb.CommandGetXdbcTypeInfo):
+                return fl.RecordBatchStream(type_info(message.data_type if message.HasField("data_type") else None))
+            if catalog_schema(message) is not None:
+                return fl.RecordBatchStream(catalog_rows(message, session.database))
+            raise UnsupportedOperation(f"a {message.DESCRIPTOR.name} is not a ticket")
 
     def do_put(self, context: Any, descriptor: fl.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Changes, and the parameters of prepared statements."""
         with _answering():
             session = _session(context)
-            found = read_command(_command_of(descriptor))
-            if isinstance(found, pb.CommandPreparedStatementQuery):
-                self._bind(session, found, reader)
-                answer = pb.DoPutPreparedStatementResult(prepared_statement_handle=found.prepared_statement_handle)
+            message = read_command(_command_of(descriptor))
+            if isinstance(message, pb.CommandPreparedStatementQuery):
+                self._bind(session, message, reader)
+                answer = pb.DoPutPreparedStatementResult(prepared_statement_handle=message.prepared_statement_handle)
                 writer.write(pa.py_buffer(answer.SerializeToString()))
                 return
-            if isinstance(found, pb.CommandStatementUpdate):
-                _check_no_transaction(found)
-                count = self._update(session, self._statements.described(session, found.query), None)
-            elif isinstance(found, pb.CommandPreparedStatementUpdate):
-                statement = self._statements.kept(session, _text(found.prepared_statement_handle))
+            if isinstance(message, pb.CommandStatementUpdate):
+                _check_no_transaction(message)
+                count = self._update(session, self._statements.described(session, message.query), None)
+            elif isinstance(message, pb.CommandPreparedStatementUpdate):
+                statement = self._statements.statement(session, _text(message.prepared_statement_handle))
                 count = self._update(session, statement, reader if statement.description.parameters else None)
-            elif isinstance(found, pb.CommandStatementIngest):
-                count = self._ingest(session, found, reader)
+            elif isinstance(message, pb.CommandStatementIngest):
+                count = self._ingest(session, message, reader)
             else:
-                raise UnsupportedOperation(f"a {found.DESCRIPTOR.name} writes nothing")
+                raise UnsupportedOperation(f"a {message.DESCRIPTOR.name} does not write")
             writer.write(pa.py_buffer(pb.DoPutUpdateResult(record_count=count).SerializeToString()))
 
     def do_action(self, context: Any, action: fl.Action) -> Iterator[fl.Result]:
@@ -211,37 +213,38 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
 
     # ---- queries ----------------------------------------------------------------------------------------------------
 
-    def _schema(self, session: ClientSession, found: Message) -> pa.Schema:
-        if isinstance(found, pb.CommandStatementQuery):
-            return self._statements.described(session, found.query).description.schema
-        if isinstance(found, pb.CommandPreparedStatementQuery):
-            return self._prepared(session, found).description.schema
-        if isinstance(found, pb.CommandGetSqlInfo):
+    def _schema(self, session: ClientSession, message: Message) -> pa.Schema:
+        if isinstance(message, pb.CommandStatementQuery):
+            return self._statements.described(session, message.query).description.schema
+        if isinstance(message, pb.CommandPreparedStatementQuery):
+            return self._prepared(session, message).description.schema
+        if isinstance(message, pb.CommandGetSqlInfo):
             return SQL_INFO
-        if isinstance(found, pb.CommandGetXdbcTypeInfo):
+        if isinstance(message, pb.CommandGetXdbcTypeInfo):
             return TYPE_INFO
-        schema = catalog_schema(found)
+        schema = catalog_schema(message)
         if schema is None:
-            raise UnsupportedOperation(f"a {found.DESCRIPTOR.name} returns no rows")
+            raise UnsupportedOperation(f"a {message.DESCRIPTOR.name} returns no rows")
         return schema
 
-    def _prepared(self, session: ClientSession, found: pb.CommandPreparedStatementQuery) -> KeptStatement:
+    def _prepared(self, session: ClientSession, message: pb.CommandPreparedStatementQuery) -> StoredStatement:
         """The statement to run now. What it returns is found out again if it has parameters, or may have changed."""
-        kept = self._statements.kept(session, _text(found.prepared_statement_handle))
-        needed = len(kept.description.parameters)
-        given = 0 if kept.parameters is None else kept.parameters.num_columns
-        if given != needed:
+        statement = self._statements.statement(session, _text(message.prepared_statement_handle))
+        expected_count = len(statement.description.parameters)
+        supplied_count = 0 if statement.parameters is None else statement.parameters.num_columns
+        if supplied_count != expected_count:
             raise InvalidRequest(
-                f"the statement has {needed} parameters, and {given} were given: {kept.text.strip()!r}"
+                f"the statement has {expected_count} parameters, and {supplied_count} were given: "
+                f"{statement.text.strip()!r}"
             )
-        if not needed and kept.described_at + _DESCRIBED_SECONDS > self._clock.monotonic():
-            return kept
-        return self._statements.described(session, kept.text, kept.parameters)
+        if not expected_count and statement.described_at + _DESCRIBED_SECONDS > self._clock.monotonic():
+            return statement
+        return self._statements.described(session, statement.text, statement.parameters)
 
     def _stream(self, session: ClientSession, handle: str) -> fl.FlightDataStream:
-        statement = self._statements.kept(session, handle)
+        statement = self._statements.statement(session, handle)
         if statement.description.is_insert:
-            self._statements.kept(session, handle, once=True)
+            self._statements.statement(session, handle, once=True)
             count = self._run_update(session, handle, statement, statement.parameters)
             return fl.RecordBatchStream(pa.table({"rows": pa.array([count], pa.int64())}))
         result: list[Result] = []
@@ -255,13 +258,13 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
-    def _update(self, session: ClientSession, statement: KeptStatement, reader: Any) -> int:
+    def _update(self, session: ClientSession, statement: StoredStatement, reader: Any) -> int:
         parameters = None if reader is None else reader.to_reader()
         if not statement.description.is_insert:
-            raise InvalidRequest(f"{statement.text.strip()!r} changes nothing: run it as a query")
+            raise InvalidRequest(f"{statement.text.strip()!r} does not write: run it as a query")
         return self._run_update(session, self._statements.keep(statement), statement, parameters)
 
-    def _run_update(self, session: ClientSession, handle: str, statement: KeptStatement, parameters: Any) -> int:
+    def _run_update(self, session: ClientSession, handle: str, statement: StoredStatement, parameters: Any) -> int:
         if isinstance(parameters, pa.Table):
             parameters = parameters.to_reader()
 
@@ -280,15 +283,15 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         finally:
             running.close()
 
-    def _ingest(self, session: ClientSession, found: pb.CommandStatementIngest, reader: Any) -> int:
+    def _ingest(self, session: ClientSession, message: pb.CommandStatementIngest, reader: Any) -> int:
         self._statements.check_changes("ingestion")
-        _check_no_transaction(found)
-        if found.temporary:
+        _check_no_transaction(message)
+        if message.temporary:
             raise UnsupportedOperation("temporary tables are not supported")
-        parts = [found.catalog] * found.HasField("catalog") + [found.schema] * found.HasField("schema")
-        name = session.qualified(TableName((*filter(None, parts), found.table)))
+        parts = [message.catalog] * message.HasField("catalog") + [message.schema] * message.HasField("schema")
+        name = session.qualified(TableName((*filter(None, parts), message.table)))
         rows = reader.to_reader()
-        tables, options = session.database.tables, found.table_definition_options
+        tables, options = session.database.tables, message.table_definition_options
         try:
             tables.target(name)
         except NotFound:
@@ -328,8 +331,8 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         request = command(body, pb.ActionClosePreparedStatementRequest)
         self._statements.forget(session, _text(request.prepared_statement_handle))
 
-    def _bind(self, session: ClientSession, found: pb.CommandPreparedStatementQuery, reader: Any) -> None:
-        statement = self._statements.kept(session, _text(found.prepared_statement_handle))
+    def _bind(self, session: ClientSession, message: pb.CommandPreparedStatementQuery, reader: Any) -> None:
+        statement = self._statements.statement(session, _text(message.prepared_statement_handle))
         if not len(statement.description.parameters):
             statement.parameters = None
             return
@@ -360,9 +363,9 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         try:
             endpoints = fl.FlightInfo.deserialize(info).endpoints
         except pa.ArrowException as e:
-            raise InvalidRequest(f"this is no FlightInfo: {e}") from e
-        found = [read_command(endpoint.ticket.ticket) for endpoint in endpoints]
-        handles = [_text(each.statement_handle) for each in found if isinstance(each, pb.TicketStatementQuery)]
+            raise InvalidRequest(f"this is not a FlightInfo: {e}") from e
+        tickets = [read_command(endpoint.ticket.ticket) for endpoint in endpoints]
+        handles = [_text(each.statement_handle) for each in tickets if isinstance(each, pb.TicketStatementQuery)]
         cancelled = [self._statements.cancel(session, handle) for handle in handles]
         return _CANCELLED if any(cancelled) else _NOT_CANCELLABLE
 
@@ -482,7 +485,7 @@ def _session(context: Any) -> ClientSession:
 
 def _command_of(descriptor: fl.FlightDescriptor) -> bytes:
     if descriptor.descriptor_type is not fl.DescriptorType.CMD:
-        raise InvalidRequest("a path is no command of Arrow Flight SQL: connect with a Flight SQL client")
+        raise InvalidRequest("a path is not a command of Arrow Flight SQL: connect with a Flight SQL client")
     return bytes(descriptor.command)
 
 
@@ -490,8 +493,8 @@ def _info(schema: pa.Schema, descriptor: fl.FlightDescriptor, ticket: bytes) -> 
     return fl.FlightInfo(schema, descriptor, [fl.FlightEndpoint(ticket, [])], -1, -1)
 
 
-def _check_no_transaction(found: Any) -> None:
-    if found.HasField("transaction_id") and found.transaction_id:
+def _check_no_transaction(message: Any) -> None:
+    if message.HasField("transaction_id") and message.transaction_id:
         raise UnsupportedOperation(_NO_TRANSACTIONS)
 
 

@@ -43,47 +43,47 @@ class Expiring(Generic[V]):
     def __init__(self, clock: Clock, seconds: float, count_max: int, what: str, option: str) -> None:
         self._clock, self._seconds, self._count_max, self._what, self._option = clock, seconds, count_max, what, option
         self._lock = threads.lock()
-        self._kept: dict[str, tuple[float, V]] = {}
+        self._entries: dict[str, tuple[float, V]] = {}
 
     def put(self, key: str, value: V) -> None:
         """Keep a value. Raises `LimitExceeded`."""
         with self._lock:
-            if key not in self._kept and len(self._kept) >= self._count_max:
+            if key not in self._entries and len(self._entries) >= self._count_max:
                 raise LimitExceeded(
-                    f"there are {self._count_max:,} {self._what} already: close some, or start the endpoint with a "
-                    f"higher {self._option}"
+                    f"there are {self._count_max:,} {self._what}, the maximum: close some, or start the endpoint with "
+                    f"a higher {self._option}"
                 )
-            self._kept[key] = self._clock.monotonic(), value
+            self._entries[key] = self._clock.monotonic(), value
 
     def get(self, key: str) -> V | None:
         """The value, whose time begins again."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is None or found[0] + self._seconds < self._clock.monotonic():
+            entry = self._entries.get(key)
+            if entry is None or entry[0] + self._seconds < self._clock.monotonic():
                 return None
-            self._kept[key] = self._clock.monotonic(), found[1]
-            return found[1]
+            self._entries[key] = self._clock.monotonic(), entry[1]
+            return entry[1]
 
     def pop(self, key: str) -> V | None:
         """Remove a value and return it."""
         with self._lock:
-            found = self._kept.pop(key, None)
-            return None if found is None else found[1]
+            entry = self._entries.pop(key, None)
+            return None if entry is None else entry[1]
 
     def expired(self) -> list[V]:
         """Remove the values that were not used, and return them."""
         with self._lock:
             now = self._clock.monotonic()
-            late = [key for key, (used, _) in self._kept.items() if used + self._seconds < now]
-            return [self._kept.pop(key)[1] for key in late]
+            late = [key for key, (used, _) in self._entries.items() if used + self._seconds < now]
+            return [self._entries.pop(key)[1] for key in late]
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._kept)
+            return len(self._entries)
 
     def __iter__(self) -> Iterator[V]:
         with self._lock:
-            return iter([value for _, value in self._kept.values()])
+            return iter([value for _, value in self._entries.values()])
 
 
 class Login(NamedTuple):
@@ -128,18 +128,18 @@ class Sessions:
         database: SqlDatabase | None,
         lakes: Mapping[str, Any],
         connect: Callable[[str, str], Connection] | None,
-        kept: Expiring[ClientSession],
+        sessions: Expiring[ClientSession],
         ids: IdSource,
     ) -> None:
         """`database` is that of callers who need no login."""
-        self._database, self._lakes, self._connect, self._kept, self._ids = database, lakes, connect, kept, ids
+        self._database, self._lakes, self._connect, self._sessions, self._ids = database, lakes, connect, sessions, ids
         self._salt = ids.token_hex().encode()
         self._lock, self._options_lock = threads.lock(), threads.lock()
         self._logins: dict[str, Login] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._sessions)
 
     def of_headers(self, headers: Mapping[str, list[Any]]) -> tuple[ClientSession, dict[str, str]]:
         """The session of a call, and the headers of its answer. Raises `AccessDenied`."""
@@ -148,23 +148,23 @@ class Sessions:
             session = self._log_in(*_credentials(value))
             return session, {"authorization": f"Bearer {session.key}"}
         if kind.lower() == "bearer":
-            found = self._kept.get(value.strip())
-            if found is None:
+            bearer_session = self._sessions.get(value.strip())
+            if bearer_session is None:
                 raise AccessDenied("this login has expired, or the endpoint was restarted: connect again")
-            return found, {}
+            return bearer_session, {}
         if self._database is None:
             raise AccessDenied("user and password are missing: this endpoint is for users of the Forebay server")
         cookies = dict(part.strip().partition("=")[::2] for part in _first(headers, "cookie").split(";"))
         key = cookies.get(_COOKIE)
         if key is not None:
-            return self._kept.get(key) or ClientSession(key, self._database), {}
+            return self._sessions.get(key) or ClientSession(key, self._database), {}
         key = self._ids.token_hex()
         return ClientSession(key, self._database), {"set-cookie": f"{_COOKIE}={key}"}
 
     def keep(self, session: ClientSession) -> None:
         """Have further calls find this session, which has options now. Raises `LimitExceeded`."""
         if not session.is_kept:
-            self._kept.put(session.key, session)
+            self._sessions.put(session.key, session)
             session.is_kept = True
 
     def change_options(self, session: ClientSession, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
@@ -173,26 +173,26 @@ class Sessions:
         A call with a cookie that no session is kept for has a session of its own, until there is one.
         """
         with self._options_lock:
-            current = self._kept.get(session.key) or session
+            current = self._sessions.get(session.key) or session
             session.options = current.options = change(dict(current.options))
             if current.options:
                 self.keep(current)
 
     def close(self, session: ClientSession) -> None:
         """End a session, and the connection that only it has used."""
-        self._kept.pop(session.key)
+        self._sessions.pop(session.key)
         self._end(session)
 
     def close_expired(self) -> None:
         """End the sessions that were not used for long."""
-        for session in self._kept.expired():
+        for session in self._sessions.expired():
             self._end(session)
 
     def close_all(self) -> None:
         """End all sessions. A login that is under way is refused at its end."""
         with self._lock:
             self._is_closed = True
-        for session in self._kept:
+        for session in self._sessions:
             self.close(session)
 
     def _log_in(self, user: str, password: str) -> ClientSession:

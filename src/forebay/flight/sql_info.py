@@ -29,15 +29,15 @@ def sql_info(numbers: Sequence[int], read_only: bool) -> pa.Table:
 
     Numbers of JDBC's (500 and above) are answered where the answer is known; a client has its own for others.
     """
-    known = _facts(read_only)
-    wanted = list(numbers) or list(known)
-    unknown = [number for number in wanted if number not in known and not 500 <= number < 600]
+    facts = _facts(read_only)
+    requested = list(numbers) or list(facts)
+    unknown = [number for number in requested if number not in facts and not 500 <= number < 600]
     if unknown:
         raise NotFound(f"there is no SqlInfo of number {unknown[0]}")
-    found = [(number, known[number]) for number in wanted if number in known]
+    entries = [(number, facts[number]) for number in requested if number in facts]
     children: list[list[Any]] = [[] for _ in range(_VALUE.num_fields)]
     kinds, offsets = list[int](), list[int]()
-    for _, value in found:
+    for _, value in entries:
         kind = _kind(value)
         kinds.append(kind)
         offsets.append(len(children[kind]))
@@ -48,7 +48,7 @@ def sql_info(numbers: Sequence[int], read_only: bool) -> pa.Table:
         [pa.array(rows, _VALUE.field(i).type) for i, rows in enumerate(children)],
         [_VALUE.field(i).name for i in range(_VALUE.num_fields)],
     )
-    return pa.table([pa.array([number for number, _ in found], pa.uint32()), values], schema=SQL_INFO)
+    return pa.table([pa.array([number for number, _ in entries], pa.uint32()), values], schema=SQL_INFO)
 
 
 class _Bits(int):

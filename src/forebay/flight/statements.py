@@ -41,7 +41,7 @@ class Limits:
 
 
 @dataclass
-class KeptStatement:
+class StoredStatement:
     """A statement that was described, for one user. `parameters` are one row; for an INSERT, some."""
 
     owner: str
@@ -71,10 +71,10 @@ class Running:
     """The rows of a statement that runs, as an iterator. Thread-safe: `stop` is for other threads."""
 
     def __init__(
-        self, owner: str, handle: str, execution: Execution, ended: Callable[[Running], None], deadline: float
+        self, owner: str, handle: str, execution: Execution, on_end: Callable[[Running], None], deadline: float
     ) -> None:
         self.owner, self.handle, self.deadline = owner, handle, deadline
-        self._execution, self._ended = execution, ended
+        self._execution, self._on_end = execution, on_end
         self._lock = threads.lock()
         self._result: Result | None = None
         self._rows: Iterator[pa.RecordBatch] = iter(())
@@ -136,7 +136,7 @@ class Running:
                     self._result.close()
                 self._execution.close()
             finally:
-                self._ended(self)
+                self._on_end(self)
 
     def close(self) -> None:
         """Release everything. Idempotent."""
@@ -156,7 +156,7 @@ class Statements:
         self._running = list[Running]()
         self._begun = 0
         self._is_ended = False
-        self._handles = Expiring[KeptStatement](
+        self._handles = Expiring[StoredStatement](
             clock, limits.handle_seconds, limits.handles_max, "statements that wait to be read", "--handles-max"
         )
 
@@ -171,11 +171,11 @@ class Statements:
 
     # ---- handles ----------------------------------------------------------------------------------------------------
 
-    def described(self, session: ClientSession, text: str, parameters: pa.Table | None = None) -> KeptStatement:
+    def described(self, session: ClientSession, text: str, parameters: pa.Table | None = None) -> StoredStatement:
         """A statement. Raises the errors of its text, `UnsupportedOperation` for a change where none is allowed."""
         if len(text) > _TEXT_LENGTH_MAX:
             raise LimitExceeded(f"a statement has at most {_TEXT_LENGTH_MAX:,} characters, and this one {len(text):,}")
-        statement = KeptStatement(session.owner, text, _NOTHING, self._clock.monotonic(), parameters)
+        statement = StoredStatement(session.owner, text, _NOTHING, self._clock.monotonic(), parameters)
         execution, _ = self._execution(session)
         statement.description = execution.describe(text, statement.values)
         if statement.description.is_insert:
@@ -185,30 +185,30 @@ class Statements:
     def check_changes(self, what: str) -> None:
         """Raise `UnsupportedOperation` if this endpoint only reads."""
         if not self._allows_changes:
-            raise UnsupportedOperation(f"{what} is refused: this endpoint only reads; start it with --allow-changes")
+            raise UnsupportedOperation(f"{what} is refused: this endpoint is read-only; start it with --allow-changes")
 
-    def keep(self, statement: KeptStatement) -> str:
+    def keep(self, statement: StoredStatement) -> str:
         """Its new handle. Raises `LimitExceeded`."""
         handle = self._ids.token_hex()
         self._handles.put(handle, statement)
         return handle
 
-    def kept(self, session: ClientSession, handle: str, *, once: bool = False) -> KeptStatement:
+    def statement(self, session: ClientSession, handle: str, *, once: bool = False) -> StoredStatement:
         """The statement of a handle, which is forgotten if it runs only `once`. Raises `NotFound`."""
-        found = self._handles.get(handle)
-        if found is not None and found.owner == session.owner and once:
-            found = self._handles.pop(handle)
-        if found is None or found.owner != session.owner:
+        statement = self._handles.get(handle)
+        if statement is not None and statement.owner == session.owner and once:
+            statement = self._handles.pop(handle)
+        if statement is None or statement.owner != session.owner:
             raise NotFound(
-                "this statement is not known: it was closed or run already, or was not used for "
+                "this statement is unknown: it was closed, was run, or was unused for "
                 f"{self._limits.handle_seconds:g} seconds, or the endpoint was restarted. Run it again"
             )
-        return found
+        return statement
 
     def forget(self, session: ClientSession, handle: str) -> None:
         """Close a prepared statement, if it is open."""
-        found = self._handles.get(handle)
-        if found is not None and found.owner == session.owner:
+        statement = self._handles.get(handle)
+        if statement is not None and statement.owner == session.owner:
             self._handles.pop(handle)
 
     # ---- running ----------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Statements:
                 raise Conflict(waiting.stopped)
             if not is_due:
                 raise Unavailable(
-                    f"{self._limits.queries_max} statements run already, and none has ended in "
+                    f"{self._limits.queries_max} statements are running, and none has ended in "
                     f"{self._limits.wait_seconds:g} seconds: try later, or start the endpoint with more --queries-max"
                 )
             self._begun += 1
@@ -260,7 +260,7 @@ class Statements:
     def _new_running(self, session: ClientSession, handle: str, data: dict[str, Any]) -> Running:
         execution, directory = self._execution(session, **data)
 
-        def ended(running: Running) -> None:
+        def on_end(running: Running) -> None:
             with self._turn:
                 self._running = [each for each in self._running if each is not running]
             self._leave()
@@ -268,7 +268,7 @@ class Statements:
                 shutil.rmtree(directory)
 
         deadline = self._clock.monotonic() + self._limits.query_seconds
-        return Running(session.owner, handle, execution, ended, deadline)
+        return Running(session.owner, handle, execution, on_end, deadline)
 
     def _leave(self) -> None:
         with self._turn:
@@ -278,8 +278,8 @@ class Statements:
     def cancel(self, session: ClientSession, handle: str) -> bool:
         """Stop a statement of this user, or have it never run; False if there is none."""
         statement = self._handles.get(handle)
-        is_kept = statement is not None and statement.owner == session.owner
-        if is_kept:
+        is_stored = statement is not None and statement.owner == session.owner
+        if is_stored:
             self._handles.pop(handle)
         why, place = "the statement was cancelled", (session.owner, handle)
         with self._turn:
@@ -287,10 +287,10 @@ class Statements:
             for each in waiting:
                 each.stopped = why
             self._turn.notify_all()
-            found = [each for each in self._running if (each.owner, each.handle) == place]
-        for running in found:
+            matches = [each for each in self._running if (each.owner, each.handle) == place]
+        for running in matches:
             running.stop(why)
-        return is_kept or bool(waiting or found)
+        return is_stored or bool(waiting or matches)
 
     def stop_expired(self) -> None:
         """Stop the statements whose time is over, and forget handles that were not used."""
@@ -298,8 +298,8 @@ class Statements:
         now = self._clock.monotonic()
         with self._turn:
             late = [each for each in self._running if each.deadline < now]
-            others = [each for each in self._running if each.deadline >= now]
-        for running in others:
+            current = [each for each in self._running if each.deadline >= now]
+        for running in current:
             running.stop_again()
         for running in late:
             running.stop(
@@ -314,8 +314,8 @@ class Statements:
             for waiting in self._waiting:
                 waiting.stopped = "the endpoint is stopping"
             self._turn.notify_all()
-            found = list(self._running)
-        for each in found:
+            statements = list(self._running)
+        for each in statements:
             each.stop("the endpoint is stopping")
 
     def _execution(self, session: ClientSession, **data: Any) -> tuple[Execution, Path]:

@@ -145,7 +145,7 @@ class HiveCatalog(Catalog):
         try:
             there = self._find(database, table)
             if there is not None:
-                raise self._taken("table", name, there)
+                raise self._name_conflict("table", name, there)
             self._create(description, table, definition)
         except AlreadyExists:
             if not ignore_if_exists:
@@ -254,7 +254,7 @@ class HiveCatalog(Catalog):
         target = self._database(new_database)
         there = self._find(new_database, new_table)
         if there is not None:
-            raise self._taken("table", new_name, there)
+            raise self._name_conflict("table", new_name, there)
         old_path = self._path(description)
         description.dbName, description.tableName = new_database, new_table
         self._alter(database, table, description)
@@ -302,7 +302,7 @@ class HiveCatalog(Catalog):
         if description is None:
             raise NotFound(f"there is no view '{name}' in {self._metastore}")
         if not is_view(description):
-            raise NotFound(f"'{name}' in {self._metastore} is no view, but a table")
+            raise NotFound(f"'{name}' in {self._metastore} is not a view, but a table")
         return description
 
     def _put_view(self, view: View, replace: bool) -> None:
@@ -317,9 +317,10 @@ class HiveCatalog(Catalog):
             new.owner, new.createTime = there.owner, there.createTime
             self._alter(database, name, new)
         else:
-            raise self._taken("view", view.name, there)
+            raise self._name_conflict("view", view.name, there)
 
     def drop_view(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
+        """Raises `NotFound` if there is no such view, unless `ignore_if_not_exists`."""
         try:
             self._view(name)
         except NotFound:
@@ -330,13 +331,14 @@ class HiveCatalog(Catalog):
         self._metastore.call("drop_table_with_environment_context", *_split(name), False, context)
 
     def rename_view(self, name: str, new_name: str) -> None:
+        """Raises `NotFound` for the view or the new database, `AlreadyExists` if the new name is taken."""
         (database, view), (new_database, new_view) = _split(name), _split(new_name)
         _check_name(new_view)
         description = self._view(name)
         self._database(new_database)
         there = self._find(new_database, new_view)
         if there is not None:
-            raise self._taken("view", new_name, there)
+            raise self._name_conflict("view", new_name, there)
         description.dbName, description.tableName = new_database, new_view
         self._alter(database, view, description)
 
@@ -349,7 +351,7 @@ class HiveCatalog(Catalog):
         except NotFound:
             return None
 
-    def _taken(self, kind: str, name: str, there: Any) -> AlreadyExists:
+    def _name_conflict(self, kind: str, name: str, there: Any) -> AlreadyExists:
         """The error for a new table or view, the `kind`, whose name another one has."""
         other = "view" if is_view(there) else "table"
         if other == kind:
@@ -362,7 +364,7 @@ class HiveCatalog(Catalog):
             raise NotFound(f"there is no table '{database}.{table}' in {self._metastore}")
         if not is_paimon(description):
             raise NotFound(
-                f"'{database}.{table}' in {self._metastore} is no Paimon table, but a {description.tableType}"
+                f"'{database}.{table}' in {self._metastore} is not a Paimon table, but a {description.tableType}"
             )
         return description
 
@@ -404,7 +406,7 @@ def _table_type(text: str) -> bool:
 def _agreeing(there: TableSchema, definition: TableSchema, path: str) -> TableSchema:
     """The schema of an existing table to register, if it agrees with `definition`."""
     same_columns = [(f.name, str(f.type)) for f in there.fields] == [(f.name, str(f.type)) for f in definition.fields]
-    wrong = {k: v for k, v in definition.options.items() if k not in (_PATH, "owner") and there.options.get(k) != v}
+    different = {k: v for k, v in definition.options.items() if k not in (_PATH, "owner") and there.options.get(k) != v}
     if not same_columns or (there.primary_keys, there.partition_keys) != (
         definition.primary_keys,
         definition.partition_keys,
@@ -412,8 +414,8 @@ def _agreeing(there: TableSchema, definition: TableSchema, path: str) -> TableSc
         raise InvalidRequest(
             f"{path} holds a table with other columns or keys: {there.names}, key {there.primary_keys}"
         )
-    if wrong:
-        raise InvalidRequest(f"{path} holds a table with other options; asked for {wrong}")
+    if different:
+        raise InvalidRequest(f"{path} holds a table with other options; asked for {different}")
     return there
 
 

@@ -111,9 +111,9 @@ class Metastore:
         `InvalidRequest`, and `UnsupportedOperation` for secured servers.
         """
         self._options, self._clock = dict(options), clock
-        for option, what in _NOT_SERVED.items():
+        for option, reason in _NOT_SERVED.items():
             if parse_bool(options.get(option, "false")):
-                raise UnsupportedOperation(f"option '{option}' is true; {what} is not supported for a Hive Metastore")
+                raise UnsupportedOperation(f"option '{option}' is true; {reason} is not supported for a Hive Metastore")
         uris = options.get("uri") or options.get("hive.metastore.uris", "")
         self._addresses = [_address(uri.strip()) for uri in uris.split(",") if uri.strip()]
         if not self._addresses:
@@ -226,8 +226,8 @@ class Metastore:
     def _new_protocol(self, address: _Address) -> tuple[Any, Any, Any]:
         """An unconnected socket, and the two protocol layers on it that the server's options require."""
         framed, compact = (
-            parse_bool(self._options.get(f"hive.metastore.thrift.{what}.enabled", "false"))
-            for what in ("framed.transport", "compact.protocol")
+            parse_bool(self._options.get(f"hive.metastore.thrift.{reason}.enabled", "false"))
+            for reason in ("framed.transport", "compact.protocol")
         )
         transports = importlib.import_module("thriftpy2.transport")
         protocols = importlib.import_module("thriftpy2.protocol")

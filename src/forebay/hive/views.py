@@ -103,23 +103,24 @@ def view_of(name: str, table: Any) -> View:
     """The view `name` with this description."""
     parameters = dict(table.parameters or {})
     options = {key: value for key, value in parameters.items() if key not in _OF_METASTORE and key != COMMENT}
-    shown = new_fields([DataField(-1, c.name, from_hive_type(c.type), c.comment) for c in table.sd.cols])
+    metastore_fields = new_fields([DataField(-1, c.name, from_hive_type(c.type), c.comment) for c in table.sd.cols])
     return View(
-        name, _exact(name, parameters.get(_FIELDS), shown), table.viewExpandedText or table.viewOriginalText or "",
+        name, _exact(name, parameters.get(_FIELDS), metastore_fields),
+        table.viewExpandedText or table.viewOriginalText or "",
         comment=parameters.get(COMMENT), options=options,
     )  # fmt: skip
 
 
-def _exact(name: str, parameter: str | None, shown: tuple[DataField, ...]) -> tuple[DataField, ...]:
+def _exact(name: str, parameter: str | None, metastore_fields: tuple[DataField, ...]) -> tuple[DataField, ...]:
     """The columns in the parameter, if they are those that the metastore shows."""
     if parameter is None:
-        return shown
+        return metastore_fields
     try:
         exact = tuple(parse_field(node) for node in json.loads(parameter))
     except (ValueError, KeyError, TypeError) as e:
         raise CorruptData(f"parameter '{_FIELDS}' of view '{name}' has no columns: {type(e).__name__} {e}") from e
-    same = [(f.name, f.type) for f in _of_hive(exact)] == [(f.name.lower(), f.type) for f in shown]
-    return exact if same else shown
+    is_same = [(f.name, f.type) for f in _of_hive(exact)] == [(f.name.lower(), f.type) for f in metastore_fields]
+    return exact if is_same else metastore_fields
 
 
 def _of_hive(fields: tuple[DataField, ...]) -> tuple[DataField, ...]:

@@ -167,23 +167,23 @@ class KafkaIngest:
                 break
 
     def _poll(self, consumer: Any, ending: Ending) -> list[Message]:
-        found: list[Message] = []
+        messages: list[Message] = []
         deadline = None
-        while not ending.is_set() and len(found) < self._handling.rows_max:
+        while not ending.is_set() and len(messages) < self._handling.rows_max:
             wait = _POLL_SECONDS if deadline is None else min(_POLL_SECONDS, deadline - self._clock.monotonic())
             if wait <= 0:
                 break
-            for message in consumer.consume(self._handling.rows_max - len(found), wait):
+            for message in consumer.consume(self._handling.rows_max - len(messages), wait):
                 if message.error() is None:
                     self._ended.discard(message.partition())
-                    found.append(Message(message.partition(), message.offset(), message.key(), message.value()))
+                    messages.append(Message(message.partition(), message.offset(), message.key(), message.value()))
                 else:
                     self._refuse_or_note(message)
-            if found and deadline is None:
+            if messages and deadline is None:
                 deadline = self._clock.monotonic() + self._handling.linger_seconds
-            if self._ended >= set(self._partitions) and (not found or self._handling.linger_seconds == 0):
+            if self._ended >= set(self._partitions) and (not messages or self._handling.linger_seconds == 0):
                 break
-        return found
+        return messages
 
     def _refuse_or_note(self, message: Any) -> None:
         error = message.error()
@@ -256,14 +256,14 @@ class KafkaIngest:
 
     def _topic_partitions(self, consumer: Any) -> list[int]:
         try:
-            found = consumer.list_topics(self._source.topic, timeout=_FIRST_ANSWER_SECONDS).topics[self._source.topic]
+            topic = consumer.list_topics(self._source.topic, timeout=_FIRST_ANSWER_SECONDS).topics[self._source.topic]
         except self._kafka.KafkaException as e:
             raise self._failure(f"no answer: {e.args[0].str()}") from e
-        if found.error is not None:
-            if found.error.code() == self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+        if topic.error is not None:
+            if topic.error.code() == self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise NotFound(f"Kafka at {self._source.servers} has no topic {self._source.topic}")
-            raise self._failure(found.error.str())
-        return sorted(found.partitions)
+            raise self._failure(topic.error.str())
+        return sorted(topic.partitions)
 
     def _first_columns(self, consumer: Any) -> tuple[dict[str, Any], list[str]]:
         """The columns that the first change event describes, and its key."""
@@ -303,8 +303,8 @@ class KafkaIngest:
             low, high = consumer.get_watermark_offsets(at, timeout=_FIRST_ANSWER_SECONDS)
         except self._kafka.KafkaException as e:
             raise self._failure(f"partition {partition} has no offsets: {e.args[0].str()}") from e
-        found: int = high if start == LATEST else low
-        return found
+        offset: int = high if start == LATEST else low
+        return offset
 
     def _committed(self) -> dict[int, int]:
         place = {"job": self._job, "topic": self._source.topic}
@@ -318,12 +318,12 @@ class KafkaIngest:
             return
         self._next_look = self._clock.monotonic() + _PARTITIONS_SECONDS
         try:
-            found = self._topic_partitions(consumer)
+            partitions = self._topic_partitions(consumer)
         except Unavailable as e:
             _LOGGER.warning("forebay: %s", e)
             return
-        if found != self._partitions:
-            self._partitions = found
+        if partitions != self._partitions:
+            self._partitions = partitions
             self._seek(consumer)
 
     # ---- writing ----------------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ class KafkaIngest:
         """One transaction: the rows, and the offsets behind them."""
         with self._connection.transaction(self._application, self._version + 1) as tx:
             if tx.committed is not None:
-                raise OutcomeUnknown(f"{tx} was committed after all, when its answer was lost")
+                raise OutcomeUnknown(f"{tx} was committed, although its answer was lost")
             self._check_alone(begins)
             for run in rows:
                 if self._table.has_primary_key:

@@ -46,11 +46,11 @@ class MessageRows:
 
     def strange(self, info: TableInfo) -> dict[str, Mapping[str, Any]]:
         """The columns that rows have and the table does not, with what describes them; empty if nothing does."""
-        known = set(info.schema.names)
-        found: dict[str, Mapping[str, Any]] = {}
+        column_names = set(info.schema.names)
+        columns: dict[str, Mapping[str, Any]] = {}
         for keys in {tuple(row.values): row for row in self.rows}.values():
-            found |= {name: keys.fields.get(name, {}) for name in keys.values if name not in known}
-        return found
+            columns |= {name: keys.fields.get(name, {}) for name in keys.values if name not in column_names}
+        return columns
 
 
 def read(messages: Sequence[Message], form: str) -> MessageRows:
@@ -64,12 +64,12 @@ def runs(batch: MessageRows, info: TableInfo, time_unit: str | None) -> list[Row
 
     Columns that the table does not have are left out.
     """
-    found = []
+    column_runs = []
     for missing, rows in _with_same_columns(batch, info):
         run = _run(batch, info, missing, rows, time_unit)
         if run is not None:
-            found.append(run)
-    return found
+            column_runs.append(run)
+    return column_runs
 
 
 # ---- texts -> rows --------------------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ def key_fields(message: Message) -> list[str]:
         key = None if message.key is None else parsed(message.key, "key")
     except Fault:
         return []
-    found = key.get("payload", key) if isinstance(key, dict) else None
-    return list(found) if isinstance(found, dict) else []
+    payload = key.get("payload", key) if isinstance(key, dict) else None
+    return list(payload) if isinstance(payload, dict) else []
 
 
 # ---- rows -> columns ------------------------------------------------------------------------------------------------

@@ -64,9 +64,9 @@ def hand_over(storage: LakeStorage, source: Side, target: Side, offsets: Mapping
             f"cluster knows {recorded and recorded.snapshot_id}: bring it up to date first (forebay tiering --once)",
             ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
         )
-    held: dict[TableBucket, int] = {target.buckets[place]: offset for place, offset in offsets.items()}
+    end_offsets: dict[TableBucket, int] = {target.buckets[place]: offset for place, offset in offsets.items()}
     tiering = LakeTieringClient(target.connection)
-    path = tiering.prepare(target.info, held, merge=False)
+    path = tiering.prepare(target.info, end_offsets, merge=False)
     base = None if newest is None else newest.snapshot_id
     context = CommitterContext(target.info, 0, base, takes_over=True)
     committer = storage.create_tiering_factory().create_committer(context)
@@ -74,21 +74,21 @@ def hand_over(storage: LakeStorage, source: Side, target: Side, offsets: Mapping
         result = committer.commit([], {OFFSETS_PROPERTY: path})
     finally:
         committer.close()
-    _tell(tiering, target, result.snapshot_id, path, held)
+    _register(tiering, target, result.snapshot_id, path, end_offsets)
     return result.snapshot_id
 
 
-def tell_again(snapshot: CommittedLakeSnapshot, target: Side, offsets: Mapping[Place, int]) -> int:
+def register_again(snapshot: CommittedLakeSnapshot, target: Side, offsets: Mapping[Place, int]) -> int:
     """Register a lake snapshot with the target if the move was interrupted before, and return its id."""
     path = snapshot.properties.get(OFFSETS_PROPERTY)
     if path is None:
         raise NotFound(f"lake snapshot {snapshot.snapshot_id} of {target.info.path} names no offsets")
-    held = {target.buckets[place]: offset for place, offset in offsets.items()}
-    _tell(LakeTieringClient(target.connection), target, snapshot.snapshot_id, path, held)
+    end_offsets = {target.buckets[place]: offset for place, offset in offsets.items()}
+    _register(LakeTieringClient(target.connection), target, snapshot.snapshot_id, path, end_offsets)
     return snapshot.snapshot_id
 
 
-def _tell(
-    tiering: LakeTieringClient, target: Side, snapshot_id: int, path: str, held: Mapping[TableBucket, int]
+def _register(
+    tiering: LakeTieringClient, target: Side, snapshot_id: int, path: str, end_offsets: Mapping[TableBucket, int]
 ) -> None:
-    tiering.commit(target.info, snapshot_id, path, readable_path=path, log_end_offsets=held)
+    tiering.commit(target.info, snapshot_id, path, readable_path=path, log_end_offsets=end_offsets)

@@ -24,7 +24,7 @@ from forebay.lake.formats import create_lake_storage
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.table import TableDescriptor, TablePath
 from forebay.moving.checksum import Checksum, live_checksum, union_checksum
-from forebay.moving.history import belongs_to_side, check_readable, hand_over, newest_snapshot, tell_again
+from forebay.moving.history import belongs_to_side, check_readable, hand_over, newest_snapshot, register_again
 from forebay.moving.plan import ENABLED, LAKE_FORMAT, MovePlan, Side, plan_move
 from forebay.moving.rows import check_logs, copy_logs, copy_rows
 from forebay.tiering.now import tier_table
@@ -137,7 +137,7 @@ class _Move:
         if not belongs_to_side(newest, target):
             return False
         self._step("registering the lake snapshot with the target")
-        tell_again(newest, target, target.ends)
+        register_again(newest, target, target.ends)
         return True
 
     def _tier(self) -> None:
@@ -164,11 +164,11 @@ class _Move:
             spec = dict(zip(plan.descriptor.partition_keys, name.split("$"), strict=True))
             self._to.table(plan.path).create_partition(spec, ignore_if_exists=True)
         target = Side.of(self._to, plan.path)
-        gone = {place[0] for place in self._source.buckets if place not in target.buckets}
-        if gone:
+        missing_partitions = {place[0] for place in self._source.buckets if place not in target.buckets}
+        if missing_partitions:
             raise Conflict(
-                f"table {plan.path} has no partition {', '.join(sorted(map(repr, gone)))} on the target: it was "
-                "dropped there while the table was being moved; run the move again"
+                f"table {plan.path} has no partition {', '.join(sorted(map(repr, missing_partitions)))} on the "
+                "target: it was dropped there while the table was being moved; run the move again"
             )
         return target
 

@@ -190,11 +190,11 @@ def _target_descriptor(info: TableInfo, leave_out: Sequence[str]) -> TableDescri
     unknown = sorted(set(leave_out) - {*info.descriptor.properties, *info.descriptor.custom_properties})
     if unknown:
         raise InvalidRequest(f"table {info.path} has no property {', '.join(map(repr, unknown))} to leave out")
-    gone = {ENABLED, *_OF_THE_SERVER, *leave_out}
+    excluded_keys = {ENABLED, *_OF_THE_SERVER, *leave_out}
     properties = {
         key: value
         for key, value in info.descriptor.properties.items()
-        if key not in gone and not (prefix is not None and key.startswith(prefix))
+        if key not in excluded_keys and not (prefix is not None and key.startswith(prefix))
     }
     custom = {key: value for key, value in info.descriptor.custom_properties.items() if key not in (*leave_out, MARK)}
     return replace(info.descriptor, properties=properties, custom_properties={**custom, MARK: _mark(info)})
@@ -207,9 +207,9 @@ def _mark(info: TableInfo) -> str:
 def _check_own_target(there: TableInfo, expected: TableDescriptor) -> None:
     mark = there.descriptor.custom_properties.get(MARK)
     if mark != expected.custom_properties[MARK]:
-        what = "something else" if mark is None else f"a copy of {mark}"
+        origin = "something else" if mark is None else f"a copy of {mark}"
         raise AlreadyExists(
-            f"table {there.path} exists already on the target, and is {what}; drop it there first (its lake table "
+            f"table {there.path} exists already on the target, and is {origin}; drop it there first (its lake table "
             "stays), and run the move again",
             ErrorCode.TABLE_ALREADY_EXIST,
         )

@@ -28,7 +28,7 @@ def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
         first = source.starts[place] + target.ends[place] - target.starts[place]
         if target.starts[place] != 0 or first > end:
             raise InvalidRequest(
-                f"bucket {_shown(place)} of table {target.info.path} has offsets {target.starts[place]} to "
+                f"bucket {_place_text(place)} of table {target.info.path} has offsets {target.starts[place]} to "
                 f"{target.ends[place]} on the target, and {source.starts[place]} to {end} on the source: it is not a "
                 "copy; drop the table on the target, and start again",
                 ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
@@ -65,8 +65,8 @@ def check_logs(source: Side, target: Side) -> int:
         there = log_checksum(_table(target), target.buckets[place], target.starts[place], target.ends[place])
         if here != there:
             raise CorruptData(
-                f"the log of bucket {_shown(place)} of table {source.info.path} has {here} on the source, and {there} "
-                "on the target; drop the table on the target, and begin again"
+                f"the log of bucket {_place_text(place)} of table {source.info.path} has {here} on the source, and "
+                f"{there} on the target; drop the table on the target, and begin again"
             )
         records += here.rows
     return records
@@ -82,6 +82,6 @@ def _table(side: Side) -> Table:
     return side.connection.table(side.info)
 
 
-def _shown(place: Place) -> str:
+def _place_text(place: Place) -> str:
     partition, bucket = place
     return str(bucket) if partition is None else f"{bucket} of partition '{partition}'"

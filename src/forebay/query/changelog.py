@@ -47,8 +47,8 @@ class ChangelogScan(Scan):
 
     def _changes(self) -> Any:
         names = self._request.columns
-        chosen = None if names is None else [name for name in self._table.schema.names if name in names]
-        return self._table.changes(dict(self._starts), dict(self._stops), columns=chosen, include=_CHANGE_COLUMNS)
+        columns = None if names is None else [name for name in self._table.schema.names if name in names]
+        return self._table.changes(dict(self._starts), dict(self._stops), columns=columns, include=_CHANGE_COLUMNS)
 
     def reader(self) -> RowReader:
         return BatchRowReader(self._schema, self._read(), self._request.limit)

@@ -70,8 +70,8 @@ def sql(
         elif bootstrap_servers is not None or (warehouse is None and not lakes):
             connection = connect(bootstrap_servers, user, password, lake_options=lake_options, **options)
             stack.callback(connection.close)
-        named = {**({} if warehouse is None else {LAKE: warehouse}), **(lakes or {})}
-        result = SqlDatabase(connection, named).execution(data).run(statement, parameters)
+        lakes_by_name = {**({} if warehouse is None else {LAKE: warehouse}), **(lakes or {})}
+        result = SqlDatabase(connection, lakes_by_name).execution(data).run(statement, parameters)
         stack.callback(result._close)
         result._close = stack.pop_all().close
         return result
@@ -87,7 +87,7 @@ class SqlDatabase:
 
     def __init__(self, connection: Connection | None, lakes: Mapping[str, LakeLike]) -> None:
         self._duckdb = imported_duckdb()
-        self.tables = Tables(connection, {name: opened_lake(given) for name, given in lakes.items()})
+        self.tables = Tables(connection, {name: opened_lake(lake) for name, lake in lakes.items()})
 
     def execution(
         self,
@@ -203,25 +203,25 @@ class Execution:
         query = self._with_views(statement, self._pinned)
         return self._insert(target, statement.into, query, parameters)
 
-    def _describe(self, text: str, given: Sequence[Any]) -> Description:
+    def _describe(self, text: str, parameter_values: Sequence[Any]) -> Description:
         statement = parse(self._duckdb, self._own, text)
         if statement.kind == "SHOW TABLES":
             return Description(LISTED, pa.schema([]), False)
         schemas = list[pa.Schema]()
 
-        def found(names: Sequence[TableName]) -> dict[TableName, Any]:
+        def empty_tables(names: Sequence[TableName]) -> dict[TableName, Any]:
             scans = {name: self._tables.scan(name.within(self._namespace), None, pinned=False) for name in names}
             schemas.extend(scan.schema for scan in scans.values())
             return {name: scan.schema.empty_table() for name, scan in scans.items()}
 
         target = None if statement.target is None else self._tables.target(statement.target.within(self._namespace))
-        query = self._with_views(statement, found)
+        query = self._with_views(statement, empty_tables)
         parameters = parameter_types(statement, schemas, None if target is None else target.arrow_schema)
         if target is not None:
             return Description(_ROWS, parameters, True)
         names = parameters.names
         nulls = [None] * len(names) if all(name.isdigit() for name in names) else dict.fromkeys(names)
-        relation = self._own.sql(query, params=given or nulls or None)
+        relation = self._own.sql(query, params=parameter_values or nulls or None)
         schema = (relation if statement.kind == "EXPLAIN" else relation.limit(0)).to_arrow_reader().schema
         fields = zip(relation.columns, schema)  # a subquery's names differ from each other
         return Description(pa.schema([field.with_name(name) for name, field in fields]), parameters, False)
@@ -232,22 +232,22 @@ class Execution:
     def _with_views(self, statement: Statement, find: Callable[[Sequence[TableName]], Mapping[TableName, Any]]) -> str:
         """Make views of all tables that the statement reads; return it with earlier states as views, too."""
         own = {*statement.common_tables, *self._data}
-        references = [found for found in statement.references if not self._is_own(found.name, own)]
+        references = [each for each in statement.references if not self._is_own(each.name, own)]
         names = dict.fromkeys(reference.name for reference in references if reference.at is None)
         for name, scan in find(list(names)).items():
             self._views.add(scan, name)
-        changed = False
+        has_earlier_state = False
         for reference in references:
             name, at = reference.name, reference.at
             if at is None:
                 continue
-            node, changed = reference.node, True
+            node, has_earlier_state = reference.node, True
             view = self._views.add(self._tables.scan(name.within(self._namespace), self._as_of(*at)), None)
             node |= {"at_clause": None, "catalog_name": "", "schema_name": "", "table_name": view}
             if "qualified_name" in node:
                 node["qualified_name"] = {"path": [view]}
             node["alias"] = node["alias"] or name.parts[-1]
-        if not changed:
+        if not has_earlier_state:
             return statement.text
         if statement.kind == "EXPLAIN":
             raise UnsupportedOperation("EXPLAIN of an earlier state is not supported: leave AT (...) out")
@@ -264,12 +264,12 @@ class Execution:
         Otherwise they are pinned again, some times: tables that are written to all the time have one instant each.
         """
         while True:
-            found = {name: self._tables.scan(name.within(self._namespace), None) for name in names}
-            live = [scan for scan in found.values() if isinstance(scan, PinnedUnionScan)]
+            scans = {name: self._tables.scan(name.within(self._namespace), None) for name in names}
+            live = [scan for scan in scans.values() if isinstance(scan, PinnedUnionScan)]
             self._pins += 1
             self._is_one_instant = all(scan.is_current() for scan in live[:-1])
             if self._is_one_instant or self._pins == _PINS_MAX:
-                return found
+                return scans
             for scan in live:
                 scan.release()
 
@@ -346,13 +346,13 @@ _INSERTED = "__forebay_rows"
 
 def _of_target(fault: str, target: str) -> str:
     """An error of DuckDB about an INSERT, with the name of the table that the statement names."""
-    said, line, statement = fault.replace(f'"{_INSERTED}"', target).partition("\n\nLINE")
+    message, line, statement = fault.replace(f'"{_INSERTED}"', target).partition("\n\nLINE")
     first, here, rest = statement.partition(f"INSERT INTO {_INSERTED}")
     if here and "\n" not in first:
-        shown, end, mark = rest.partition("\n")  # the mark stands below the word that is wrong
+        line_rest, end, mark = rest.partition("\n")  # the mark stands below the word that is wrong
         shift = len(target) - len(_INSERTED)
-        statement = f"{first}INSERT INTO {target}{shown}{end}{' ' * shift}{mark[max(0, -shift) :]}"
-    return said + line + statement
+        statement = f"{first}INSERT INTO {target}{line_rest}{end}{' ' * shift}{mark[max(0, -shift) :]}"
+    return message + line + statement
 
 
 _DUCKDB_INTEGERS = {"INT8": "TINYINT", "INT16": "SMALLINT", "INT32": "INT", "INT64": "BIGINT"}
@@ -360,7 +360,9 @@ _DUCKDB_INTEGERS = {"INT8": "TINYINT", "INT16": "SMALLINT", "INT32": "INT", "INT
 
 def _in_sql(fault: str) -> str:
     """An error of DuckDB, which has names of its own for integers, with those of SQL. The statement stays as it is."""
-    said, line, statement = fault.partition("\n\nLINE")
+    message, line, statement = fault.partition("\n\nLINE")
     return (
-        re.sub(r"(?<!['\w])INT(?:8|16|32|64)\b(?!')", lambda found: _DUCKDB_INTEGERS[found[0]], said) + line + statement
+        re.sub(r"(?<!['\w])INT(?:8|16|32|64)\b(?!')", lambda match: _DUCKDB_INTEGERS[match[0]], message)
+        + line
+        + statement
     )

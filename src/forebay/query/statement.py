@@ -104,19 +104,19 @@ class Statement:
         """The names of its parameters, in order: numbers, or names without their `$`."""
         if self.tree is None:
             return []
-        found = self.tree["statements"][0].get("named_param_map", ())
-        return [each["key"] for each in sorted(found, key=lambda each: int(each["value"]))]
+        positions = self.tree["statements"][0].get("named_param_map", ())
+        return [each["key"] for each in sorted(positions, key=lambda each: int(each["value"]))]
 
 
 def parse(duckdb: Any, connection: Any, text: str) -> Statement:
     """The statement. Raises `InvalidRequest` for what is not SQL, `UnsupportedOperation` for other statements."""
     try:
-        found = connection.extract_statements(text)
+        statements = connection.extract_statements(text)
     except duckdb.Error as e:
         raise InvalidRequest(f"not SQL: {e}") from e
-    if len(found) != 1:
-        raise InvalidRequest(f"one statement at a time, not {len(found)}: {text.strip()!r}")
-    kind = str(found[0].type).rpartition(".")[2]
+    if len(statements) != 1:
+        raise InvalidRequest(f"one statement at a time, not {len(statements)}: {text.strip()!r}")
+    kind = str(statements[0].type).rpartition(".")[2]
     if _SHOW_TABLES.match(text):
         return Statement("SHOW TABLES", text)
     if kind == "SELECT":
@@ -162,8 +162,8 @@ def _tree(connection: Any, text: str) -> Any:
 
 def text_of(connection: Any, tree: Any) -> str:
     """The SQL text of a tree."""
-    found: str = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]).fetchall()[0][0]
-    return found
+    text: str = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]).fetchall()[0][0]
+    return text
 
 
 def value_of(connection: Any, expression: Any) -> Any:
@@ -200,13 +200,13 @@ def parameter_types(statement: Statement, read: Iterable[pa.Schema], target: pa.
         if node.get("class") in ("COMPARISON", "BETWEEN", "OPERATOR"):
             operands = [part for value in node.values() for part in (value if isinstance(value, list) else [value])]
             names = [part["column_names"][-1].lower() for part in operands if _class(part) == "COLUMN_REF"]
-            found = next((columns[name] for name in names if name in columns), None)
-            if found is not None:
-                types |= {_parameter(part): found for part in operands}
+            column_type = next((columns[name] for name in names if name in columns), None)
+            if column_type is not None:
+                types |= {_parameter(part): column_type for part in operands}
         if node.get("type") == "EXPRESSION_LIST" and target is not None:
-            named = [_unquoted(name).lower() for name in re.findall(_NAME, statement.into)]
+            column_names = [_unquoted(name).lower() for name in re.findall(_NAME, statement.into)]
             fields = {field.name.lower(): field.type for field in target}
-            into = [fields.get(name) for name in named] if "(" in statement.into else list(target.types)
+            into = [fields.get(name) for name in column_names] if "(" in statement.into else list(target.types)
             for row in node["values"]:
                 types |= {_parameter(value): t for value, t in zip(row, into) if t is not None}
     return pa.schema([pa.field(name, types.get(name, pa.string())) for name in statement.parameters])

@@ -42,17 +42,17 @@ LakeLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, str] | Catalog | Ic
 Lake: TypeAlias = "Catalog | IcebergLake"
 
 
-def opened_lake(given: LakeLike) -> Lake:
+def opened_lake(lake: LakeLike) -> Lake:
     """The lake that `given` means. Raises `InvalidRequest`, `UnsupportedOperation` for a missing package."""
-    if isinstance(given, Catalog | IcebergLake):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return Catalog.open(given)
-    if not isinstance(given, Mapping):
+    if isinstance(lake, Catalog | IcebergLake):
+        return lake
+    if isinstance(lake, str | os.PathLike):
+        return Catalog.open(lake)
+    if not isinstance(lake, Mapping):
         raise InvalidRequest(
-            f"{given!r} is no lake: give a Paimon warehouse's path, a forebay.paimon.Catalog, or a catalog's options"
+            f"{lake!r} is not a lake: pass a Paimon warehouse's path, a forebay.paimon.Catalog, or a catalog's options"
         )
-    options = {str(key): str(value) for key, value in given.items()}
+    options = {str(key): str(value) for key, value in lake.items()}
     form = options.pop(FORMAT, "paimon")
     if form == ICEBERG:
         return IcebergLake.open(options)
@@ -149,9 +149,9 @@ class Tables:
         lake.create_table(str(path), schema)
 
     def _lake(self, catalog: str) -> Lake | Connection:
-        found = self._lakes.get(catalog)
-        if found is not None:
-            return found
+        lake = self._lakes.get(catalog)
+        if lake is not None:
+            return lake
         if catalog != LIVE or self._connection is None:
             raise NotFound(f"there is no catalog {catalog!r} here; there are {', '.join(self.catalogs) or 'none'}")
         return self._connection
@@ -174,8 +174,8 @@ class Tables:
             if as_of is not None:
                 raise UnsupportedOperation(f"{name}: a system table has no earlier states")
             return lake.table(f"{path.database}.{plain}").system(system).read().read_all()
-        found = lake.table(str(path)).scan(as_of=as_of)
-        return found.pinned() if pinned else found
+        scan = lake.table(str(path)).scan(as_of=as_of)
+        return scan.pinned() if pinned else scan
 
     def _live(self, path: TablePath, as_of: Any, pinned: bool) -> Scan:
         assert self._connection is not None
@@ -221,12 +221,12 @@ class Views:
     def __init__(self, duckdb: Any, connection: Any) -> None:
         self._duckdb, self._connection = duckdb, connection
         self._datasets: list[ScanDataset] = []
-        self._made = 0
+        self._view_count = 0
 
     def add(self, scan: Scan | pa.Table, name: TableName | None) -> str:
         """Make a view of a scan: `name`, or one that is made up; return what it is called."""
-        self._made += 1
-        source = f"__forebay_{self._made}"
+        self._view_count += 1
+        source = f"__forebay_{self._view_count}"
         check_version(self._duckdb, scan.schema)
         if isinstance(scan, Scan):
             dataset = ScanDataset(scan)

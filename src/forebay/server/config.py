@@ -45,7 +45,7 @@ from forebay.server.metadata.catalog import CatalogLimits
 from forebay.server.metadata.lake_tables import LakeSettings
 from forebay.server.transactions.manager import TransactionLimits
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 DESCRIPTORS_PER_BUCKET = 6
 """Descriptors of an open bucket that is written and read: its log, its key-value state, an older segment."""
@@ -457,7 +457,7 @@ def _check(key: str, text: str) -> None:
                 ErrorCode.CONFIG_EXCEPTION,
             )
     if key.startswith((*_IGNORED_PREFIXES, *_UNSERVED)):
-        _LOG.info("setting '%s' has no effect on a single-process server", key)
+        _LOGGER.info("setting '%s' has no effect on a single-process server", key)
         return
     hint = did_you_mean(key, SETTINGS) or "; see docs/server.md for all of them"
     raise InvalidRequest(f"there is no setting '{key}'{hint}", ErrorCode.CONFIG_EXCEPTION)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from forebay.metadata.table import TableInfo
     from forebay.paimon.format.schema import TableSchema
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _CLASS = "ForebayBucket"
 
@@ -161,7 +161,7 @@ def runs_on_executors(jvm: Jvm) -> bool:
     try:
         executor_class(jvm, _CLASS)
     except UnsupportedOperation as e:
-        logger.warning("bucket functions are not used: %s", e)
+        _LOGGER.warning("bucket functions are not used: %s", e)
         return False
     return True
 

@@ -57,7 +57,7 @@ _numbers = itertools.count(1)
 _lock = threading.Lock()
 """Held while the opener of a JVM is created: a second one would lose the attachments of the first."""
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class CatalogOpener(JavaProxy):
@@ -95,7 +95,7 @@ def share(
     try:
         opener = offer(jvm, configured)
     except UnsupportedOperation as e:
-        logger.warning("sessions that Spark derives have no catalog %s until it is attached to them: %s", name, e)
+        _LOGGER.warning("sessions that Spark derives have no catalog %s until it is attached to them: %s", name, e)
         return
     number = str(next(_numbers))
     opener.attachments[number] = open_catalog

@@ -74,7 +74,7 @@ class LogRepair:
             image.start = head.start
         for gap in image.gaps:
             if gap.next_offset is not None and gap.next_offset < gap.offset:
-                raise CorruptData(f"{gap.reason}: offsets are there twice; restore the log from a backup")
+                raise CorruptData(f"{gap.reason}: offsets occur twice; restore the log from a backup")
             mended = self._mend(gap)
             if mended is not None:
                 self._mended[gap] = mended
@@ -91,7 +91,7 @@ class LogRepair:
         """`lost`, if as many empty batches fit into a segment of `size` bytes."""
         if size + len(lost) * len(self._template) > SEGMENT_BYTES_LIMIT:
             raise CorruptData(
-                f"{reason}: too much is lost to go on without it. Restore the log from a backup, or drop the table "
+                f"{reason}: too much is lost to continue without it. Restore the log from a backup, or drop the table "
                 "or partition",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )

@@ -235,12 +235,12 @@ class OnlineCopy:
 
     def _note_log_and_state(self, log: str, noted: dict[str, _FileState]) -> None:
         state = f"{os.path.dirname(log)}/{os.path.basename(log).replace('log-', 'kv-', 1)}"
-        needed = None
+        replay_offset = None
         if (self._source / state).exists():
             checkpoint_names = checkpoints(LocalFileSystem(), str(self._source / state))
-            needed = 0
+            replay_offset = 0
             if checkpoint_names:
-                needed = int(checkpoint_names[-1].rpartition("-")[2])
+                replay_offset = int(checkpoint_names[-1].rpartition("-")[2])
                 for folder in self._folders(f"{state}/{checkpoint_names[-1]}"):
                     for file in folder.files:
                         self._note(file, noted)
@@ -248,7 +248,7 @@ class OnlineCopy:
         parsed = sorted((offset, suffix, name) for kind, name in files if kind for offset, suffix in [kind])
         segments = [offset for offset, suffix, _ in parsed if suffix == names.LOG_SUFFIX]
         starts = [offset for offset, suffix, _ in parsed if suffix == names.LOG_START_SUFFIX]
-        limit = min([*([] if needed is None else [needed]), *starts[-1:]], default=None)
+        limit = min([*([] if replay_offset is None else [replay_offset]), *starts[-1:]], default=None)
         if limit is not None and segments and segments[0] > limit:
             raise _FolderChanged
         for suffix in _SUFFIX_ORDER:

@@ -77,9 +77,9 @@ def repair_directory(
     with locked_directory(directory), tempfile.TemporaryDirectory(prefix="forebay-repair-", dir=scratch) as temporary:
         fs = LocalFileSystem()
         check = DirectoryCheck(fs, directory, Path(temporary), on_step, witnesses)
-        repairs, seen = [], set()
+        repairs, checked_tables = [], set()
         for folder, bucket, evidence, table in check.buckets():
-            seen.add(table.info.path)
+            checked_tables.add(table.info.path)
             if requested and table.info.path not in requested:
                 continue
             on_step(f"log {folder}", 0, 0)
@@ -92,9 +92,9 @@ def repair_directory(
                 repair.make()
             elif accept_loss:
                 repair.finish_interrupted()
-        if requested - seen:
+        if requested - checked_tables:
             raise NotFound(
-                f"{directory} has no table {sorted(map(str, requested - seen))[0]}", ErrorCode.TABLE_NOT_EXIST
+                f"{directory} has no table {sorted(map(str, requested - checked_tables))[0]}", ErrorCode.TABLE_NOT_EXIST
             )
         return repairs
 

@@ -135,11 +135,11 @@ class StateRepair:
         codec = ChangelogCodec(self._table.info, self._table.schema_by_id)
         items = state.items()
         while chunk := dict(islice(items, _ROWS_AT_ONCE)):
-            left = engine.multi_get(list(chunk))
+            previous_values = engine.multi_get(list(chunk))
             engine.apply(dict.fromkeys(chunk), engine.state)
-            for (key, value), other in zip(chunk.items(), left):
-                if other is None or (other != value and not same_row(codec, value, other)):
-                    yield key, other, value
+            for (key, value), previous in zip(chunk.items(), previous_values):
+                if previous is None or (previous != value and not same_row(codec, value, previous)):
+                    yield key, previous, value
         for key, value in engine.items():
             yield key, value, None
 

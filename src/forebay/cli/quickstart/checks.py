@@ -86,7 +86,7 @@ class Checker:
         began = SYSTEM_CLOCK.monotonic()
         with self._stream.held() as model:
             day = self._stream.day
-            held = SYSTEM_CLOCK.monotonic()
+            held_since = SYSTEM_CLOCK.monotonic()
             snapshot = self._table.snapshot(name="quickstart")
             reader = self._table.scan(COUNTED, source="union").reader()
             if not isinstance(reader, UnionRowReader):
@@ -97,7 +97,7 @@ class Checker:
             early = Totals.of(reader) if any(isinstance(split, KvSnapshotSplit) for split in plan.splits) else None
             rows = snapshot.scan(COUNTED)
             full_scan = None if snapshot.is_exact else Totals.of(rows)  # clusters without table snapshots
-            held_ms = (SYSTEM_CLOCK.monotonic() - held) * 1000
+            held_ms = (SYSTEM_CLOCK.monotonic() - held_since) * 1000
         with snapshot:
             full_scan = full_scan or Totals.of(rows)
         union = Totals.of(reader) if early is None else early

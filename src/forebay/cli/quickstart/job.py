@@ -82,6 +82,7 @@ _POLL_SECONDS = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Declare the options of `forebay quickstart`."""
     parser.add_argument(
         "--data-dir", default="quickstart-data", metavar="DIR",
         help="where the tables live: the server's in DIR/stream, the lake in DIR/lake (default: %(default)s)",
@@ -187,7 +188,7 @@ class _Job:
             f"   {stream.done:,} changes in {stream.seconds:.1f} s: {stream.done / stream.seconds:,.0f} a second into "
             "the primary-key table, and again into the log table, each durable when acknowledged",
             f"   checks: {len(checker.checks)}; each read an instant of the tables while they went on changing",
-            *_said_of_tiering(service),
+            *_tiering_lines(service),
         )
         self._draw_picture()
         return self._prove(flights, checker)
@@ -208,7 +209,7 @@ class _Job:
 
     def _watch(self, stream: Stream, checker: Checker) -> None:
         """Show the progress of the stream, run checks every few seconds, and ask Spark a question now and then."""
-        questions, asked = list(QUESTIONS), None
+        questions, pending_answer = list(QUESTIONS), None
         next_check = SYSTEM_CLOCK.monotonic() + _CHECK_SECONDS
         with ThreadPoolExecutor(1, thread_name_prefix="question") as asker:
             while stream.is_alive():
@@ -216,17 +217,21 @@ class _Job:
                 if SYSTEM_CLOCK.monotonic() >= next_check:
                     checker.check()
                     next_check = SYSTEM_CLOCK.monotonic() + _CHECK_SECONDS
-                if questions and stream.fraction >= questions[0][0] and (asked is None or asked.done()):
-                    if asked is not None:
-                        asked.result()
+                if (
+                    questions
+                    and stream.fraction >= questions[0][0]
+                    and (pending_answer is None or pending_answer.done())
+                ):
+                    if pending_answer is not None:
+                        pending_answer.result()
                     _, question, query = questions.pop(0)
-                    asked = asker.submit(self._ask, stream, question, query)
+                    pending_answer = asker.submit(self._ask, stream, question, query)
                 stream.join(0.2)
             if stream.error is not None:
                 raise stream.error
             checker.check()
-            if asked is not None:
-                asked.result()
+            if pending_answer is not None:
+                pending_answer.result()
         draw_bar(stream.fraction, _speed(stream), last=True)
 
     def _ask(self, stream: Stream, question: str, query: str) -> None:
@@ -235,7 +240,7 @@ class _Job:
         rows = self._spark.sql(query).collect()
         seconds = SYSTEM_CLOCK.monotonic() - began
         header = list(rows[0].asDict()) if rows else ["(nothing yet)"]
-        cells = [[_shown(value) for value in row] for row in rows]
+        cells = [[_value_text(value) for value in row] for row in rows]
         say(
             "",
             f"   {question}",
@@ -276,12 +281,12 @@ class _Job:
         sums = spark.sql(
             "SELECT count(*), sum(dep_delay), sum(arr_delay), sum(distance), sum(air_time) FROM forebay.nyc.flights"
         ).collect()[0]
-        counted = spark.sql("SELECT kind, count(*) FROM forebay.nyc.events GROUP BY kind").collect()
+        counts = spark.sql("SELECT kind, count(*) FROM forebay.nyc.events GROUP BY kind").collect()
         lake_flights, lake_events = self._lake_alone()
         name = f"lake alone: {self._lake.reader_name}"
         witnesses.append(Witness.of(name, flight_data.comparable(lake_flights)))
         logs = {
-            "Spark SQL": {row[0]: row[1] for row in counted},
+            "Spark SQL": {row[0]: row[1] for row in counts},
             name: {row["values"]: row["counts"] for row in lake_events["kind"].value_counts().to_pylist()},
         }
         disagreeing = sum(not check.agrees for check in checker.checks)
@@ -303,7 +308,7 @@ class _Job:
         return tables
 
 
-def _said_of_tiering(service: TieringService) -> list[str]:
+def _tiering_lines(service: TieringService) -> list[str]:
     """A line for each table, also for one whose first round a loaded machine has not begun by now."""
     begun = {str(status.path): status for status in service.status().tables}
     return [
@@ -319,7 +324,7 @@ def _speed(stream: Stream) -> str:
     return f"{stream.done:>9,} changes  {rate:>7,.0f}/s  {stream.day}"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
 
 

@@ -68,11 +68,11 @@ class QuickstartLake:
 
     def check_is_of(self, table: TableInfo) -> None:
         """Raise `InvalidRequest` if the lake of a table is another one: a server that runs may have any."""
-        found, warehouse = table.descriptor.lake_format, table.lake_options().get("warehouse", "")
-        if found != self.format or not warehouse or location(warehouse) != location(self.folder):
+        lake_format, warehouse = table.descriptor.lake_format, table.lake_options().get("warehouse", "")
+        if lake_format != self.format or not warehouse or location(warehouse) != location(self.folder):
             raise InvalidRequest(
-                f"the lake of the server is {found} in {warehouse}, not {self.format} in {self.folder}: set --lake, "
-                "and --data-dir to the folder that contains 'lake', or start the server with "
+                f"the lake of the server is {lake_format} in {warehouse}, not {self.format} in {self.folder}: set "
+                "--lake, and --data-dir to the folder that contains 'lake', or start the server with "
                 + " ".join(f"{key}={value}" for key, value in self.settings.items())
             )
 
@@ -108,17 +108,17 @@ class QuickstartLake:
         if self.format == "iceberg":
             from forebay.lakes.iceberg_tables import catalog_properties
 
-            found = catalog_properties({"warehouse": str(self.folder)})
-            return _ICEBERG.format(uri=json.dumps(found["uri"]), warehouse=json.dumps(found["warehouse"]))
+            properties = catalog_properties({"warehouse": str(self.folder)})
+            return _ICEBERG.format(uri=json.dumps(properties["uri"]), warehouse=json.dumps(properties["warehouse"]))
         return _PAIMON.format(folder=json.dumps(str(self.folder)))
 
     def read_alone(self) -> tuple[pa.Table, pa.Table]:
         """The flights and the events that `program` finds, run in a separate process."""
         with tempfile.TemporaryDirectory(prefix="forebay-quickstart-") as folder:
             command = [sys.executable, "-c", self.program + _HAND_OVER, folder]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise InternalError(f"{self.reader_name} cannot read the lake tables:\n{done.stderr}")
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if process.returncode:
+                raise InternalError(f"{self.reader_name} cannot read the lake tables:\n{process.stderr}")
             flights, events = (_read(Path(folder) / name) for name in ("flights", "events"))
         return flights, events
 

@@ -59,12 +59,12 @@ class Proof:
     def show(self, checks: int, disagreeing: int) -> bool:
         """Print the result of each witness; return whether all agree, and all `checks` made on the way did, too."""
         good = self._show_flights()
-        for name, found in self.logs.items():
-            told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.items()))
-            same = dict(found) == dict(self.expected)
-            verdict = "equal to the source" if same else f"DIFFERENT, the source has {dict(self.expected)}"
-            print(f"   log table, {name}: {told}: {verdict}")
-            good = good and same
+        for name, counts in self.logs.items():
+            summary = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
+            is_same = dict(counts) == dict(self.expected)
+            verdict = "equal to the source" if is_same else f"DIFFERENT, the source has {dict(self.expected)}"
+            print(f"   log table, {name}: {summary}: {verdict}")
+            good = good and is_same
         on_the_way = "all equal" if not disagreeing else f"{disagreeing} DIFFERENT"
         print(f"   checks while the tables changed: {checks}, {on_the_way if checks else 'NONE WAS MADE'}")
         good = good and checks > 0 and not disagreeing
@@ -78,12 +78,12 @@ class Proof:
             [witness.name, *(f"{total:,}" for total in witness.totals), verdict or "equal, every cell"]
             for witness, verdict in zip(self.witnesses, verdicts, strict=True)
         ]
-        same = self.spark_totals == referee.totals
+        is_same = self.spark_totals == referee.totals
         sums = [f"{total:,}" for total in self.spark_totals]
-        lines.append(["sums made by Spark SQL", *sums, "equal" if same else "DIFFERENT"])
+        lines.append(["sums made by Spark SQL", *sums, "equal" if is_same else "DIFFERENT"])
         header = ["", "flights", *(f"sum({column})" for column in _SUMMED), "against pandas"]
         print("\n".join("   " + line for line in text_table(header, lines, set(range(1, len(header) - 1)))))
-        return same and not any(verdicts)
+        return is_same and not any(verdicts)
 
 
 def _difference(referee: Witness, witness: Witness) -> str | None:
@@ -93,8 +93,8 @@ def _difference(referee: Witness, witness: Witness) -> str | None:
     if len(referee.rows) != len(witness.rows):
         return f"DIFFERENT: {len(witness.rows):,} rows, not {len(referee.rows):,}"
     for column in referee.rows.columns:
-        ours, theirs = referee.rows[column], witness.rows[column]
-        unequal = (ours.isna() != theirs.isna()) | (ours.ne(theirs).fillna(False) & ours.notna())
+        expected, values = referee.rows[column], witness.rows[column]
+        unequal = (expected.isna() != values.isna()) | (expected.ne(values).fillna(False) & expected.notna())
         if bool(unequal.any()):
             return f"DIFFERENT in {int(unequal.sum()):,} values of {column}"
     return None

@@ -85,6 +85,7 @@ class Stream(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
+        """Write all flights. An error ends the thread and is stored in `error`."""
         began = SYSTEM_CLOCK.monotonic()
         try:
             for moment in flight_data.moments(self._source):

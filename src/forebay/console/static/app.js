@@ -129,7 +129,7 @@ function Login({ session, onDone }) {
   };
   return html`<main class="login"><form class="card" onSubmit=${submit}>
     <h1>Forebay console</h1>
-    <p class="muted small">${byToken ? "This console asks for the token that it printed when it was started." : "The server asks for a login. The console shows what this user may see."}</p>
+    <p class="muted small">${byToken ? "Enter the token that the console printed at startup." : "The server asks for a login. The console shows what this user may see."}</p>
     ${byToken
       ? html`<label class="field">Token<input name="token" type="password" autocomplete="off" required autofocus /></label>`
       : html`<label class="field">User<input name="user" autocomplete="username" required autofocus spellcheck="false" /></label>
@@ -145,7 +145,7 @@ const KEYS = [
   ["/", "Go to the search field, or the first field"],
   ["[ and ]", "Previous and next page of a list"],
   ["g, then a letter", () => SCREENS.filter((s) => s.key).map((s) => html`<div><kbd>${s.key}</kbd> ${s.title}</div>`)],
-  ["Ctrl Enter", "Run what stands in the SQL box"],
+  ["Ctrl Enter", "Run the statement in the SQL box"],
   ["Esc", "Leave a field, close this"],
   ["?", "Show this"],
 ];
@@ -223,7 +223,7 @@ function App() {
     <main id="main" ref=${main} tabindex="-1">
       ${found
         ? html`<${Screen} ...${found} session=${session} />`
-        : html`<${Head} title="Nothing here" /><${Empty} title="There is no such screen"><a href="/">Go to the first one</a><//>`}
+        : html`<${Head} title="Not found" /><${Empty} title="This page does not exist"><a href="/">Go to the overview</a><//>`}
     </main>
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
   </div>`;

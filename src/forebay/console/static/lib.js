@@ -231,11 +231,11 @@ export const Loading = ({ lines = 5 }) => html`<div class="skeleton" role="statu
 
 const TITLES = {
   unavailable: "The server does not respond", console_gone: "The console does not respond", not_found: "Not found",
-  access_denied: "Not allowed", unsupported: "Not supported here", limit: "Too much at once",
+  access_denied: "Not allowed", unsupported: "Not supported", limit: "Too many requests",
 };
 
 export const ErrorBox = ({ error, retry }) => html`<div class="box bad row spread" role="alert">
-  <div class="grow"><strong>${TITLES[error.kind] ?? "This did not work"}</strong><div>${error.message}</div></div>
+  <div class="grow"><strong>${TITLES[error.kind] ?? "The request failed"}</strong><div>${error.message}</div></div>
   ${retry && html`<button onClick=${retry}>Try again</button>`}
 </div>`;
 
@@ -294,7 +294,7 @@ export function PagedTable({ path, params = {}, columns, label, keyOf, empty, ev
   return html`<div aria-busy=${answer.loading}>
     ${answer.error && html`<${ErrorBox} error=${answer.error} retry=${answer.reload} />`}
     ${above?.(data)}
-    ${data.items.length ? html`<${List} columns=${columns} items=${data.items} label=${label} keyOf=${keyOf} />` : empty ?? html`<${Empty} title="Nothing here" />`}
+    ${data.items.length ? html`<${List} columns=${columns} items=${data.items} label=${label} keyOf=${keyOf} />` : empty ?? html`<${Empty} title="Not found" />`}
     ${(hasPages || data.items.length > 0) && html`<div class="pager">
       <span role="status">${data.items.length ? `${number(first + 1)}–${number(first + data.items.length)}` : "0"}${data.total !== null && data.total !== undefined ? ` of ${number(data.total)}` : ""}</span>
       ${hasPages && html`<span class="row">

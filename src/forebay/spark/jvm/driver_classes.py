@@ -24,7 +24,7 @@ from forebay.spark.jvm.jar_cache import cached_jar
 _PARTS = {"ForebayParquet": ("ForebayFiles", "ForebayFileScan")}
 """Classes that another class needs, and that are compiled together with it."""
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 @once_per_jvm
@@ -52,7 +52,7 @@ def named_driver_class(jvm: Jvm, name: str) -> Constructor | None:
         # Spark calls the constructor without parameters.
         [constructor] = [c for c in constructors if c.getParameterCount()]
     except Exception as e:  # noqa: BLE001 - queries run without these classes, whatever the error is
-        logger.info("some metrics of scans are not shown in Spark's UI: %s", e)
+        _LOGGER.info("some metrics of scans are not shown in Spark's UI: %s", e)
         return None
     return reflective_constructor(jvm, constructor)
 

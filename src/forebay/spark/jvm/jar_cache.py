@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _FORMAT = "1"
 """A part of the digest: raise it when the way in which jars are written changes."""
@@ -53,7 +53,7 @@ def cached_jar(
         try:
             _publish(jar, data)
         except OSError as e:
-            logger.warning("compiled classes cannot be cached in %s (%s): they are compiled again next time", cache, e)
+            _LOGGER.warning("compiled classes cannot be cached in %s (%s): they are compiled again next time", cache, e)
             jar = Path(tempfile.mkdtemp(prefix="forebay-spark-")) / jar.name
             _publish(jar, data)
     return jar

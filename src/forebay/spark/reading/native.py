@@ -84,7 +84,7 @@ _CLASSES = _PLANNED_TABLE, _TASKS, _PARQUET = (
 """Java classes for the driver (driver_java), compiled by Janino. They save calls between JVM and Python when planning.
 A call takes about 0.1 ms, and releasing its result as much again."""
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 def parquet_scan(context: SessionContext, native: NativeFiles, schema: StructType, filters: JavaObject) -> JavaObject:
@@ -253,7 +253,7 @@ def reads_files(jvm: Jvm) -> bool:
         for name in _NEEDED:
             jvm.class_("java.lang.Class").forName(name)
     except Exception as e:  # noqa: BLE001 - whatever it is, all of it can be read another way
-        logger.warning("lake files are read by Python alone: %s", jvm.unknown_layout("Parquet reader", e))
+        _LOGGER.warning("lake files are read by Python alone: %s", jvm.unknown_layout("Parquet reader", e))
         return False
     return True
 
@@ -274,4 +274,4 @@ def choose_scans(jvm: Jvm, session: JavaObject) -> None:
             scan_rule = driver_class(jvm, _RULE)()
             getattr(methods, "extraOptimizations_$eq")(scala_seq(jvm, [*existing, scan_rule]))
     except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
-        logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))
+        _LOGGER.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))

@@ -47,7 +47,7 @@ DEFAULT_VALUE_BYTES = 20
 """The size that Spark assumes for a string in estimates."""
 
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class ScanProxy(JavaProxy):
@@ -104,7 +104,7 @@ class ScanProxy(JavaProxy):
         return file_scan(self._context, files, tasks, self._filtered_columns(), size, key)
 
     def _warn_of(self, failure: StorageFailure) -> None:
-        logger.warning("lake files of %s are read by Python: %s", self._source.name, failure.message)
+        _LOGGER.warning("lake files of %s are read by Python: %s", self._source.name, failure.message)
 
     def _opened(self, opened: OpenedScan) -> OpenedScan:
         if opened.pinned is not None:

@@ -27,7 +27,7 @@ from forebay.spark.reading.plan import DirectReading, ReadTasks, SplitsPartition
 if TYPE_CHECKING:
     from forebay.spark.jvm.gateway import JavaObject
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 MESSAGES_SCHEMA = StructType([StructField("message", StringType(), False)])
 """The rows that a worker sends in mode `COLUMNS`. Spark copies a STRING once on its way, and a BINARY twice."""
@@ -122,6 +122,6 @@ def _maker_for(jvm: Jvm, _artifacts: str | None) -> Maker | UnsupportedOperation
         if str(jvm.class_("java.nio.ByteOrder").nativeOrder().toString()) != "LITTLE_ENDIAN":
             raise UnsupportedOperation("this machine has the high bytes of numbers first")
     except UnsupportedOperation as e:
-        logger.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
+        _LOGGER.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
         return e
     return maker

@@ -34,7 +34,7 @@ IDLE_SECONDS = 0.5
 PACKED_MAX = 10_000
 """Maximum number of groups of packed files that are remembered. The files of the oldest groups stay unpacked."""
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 BucketKey = tuple[bytes, int]
 NewFiles = dict[bytes, list[DataFileMeta]]
@@ -141,13 +141,13 @@ class PackRounds:
                 discard=committer.abort,
             )
         except NotFound as e:
-            _log.info("compaction of %s is replanned: %s", self._table.name, e)
+            _LOGGER.info("compaction of %s is replanned: %s", self._table.name, e)
             return None
         try:
             committer.commit(done)
         except Conflict as e:
             committer.abort(done)
-            _log.info("compaction of %s is replanned: %s", self._table.name, e)
+            _LOGGER.info("compaction of %s is replanned: %s", self._table.name, e)
             return None
         return done
 
@@ -241,21 +241,23 @@ class BackgroundCompaction:
         try:
             return self._is_active()
         except ForebayError as e:  # Spark has been stopped
-            _log.info("compaction beside %s ends: %s", self._name, e)
+            _LOGGER.info("compaction beside %s ends: %s", self._name, e)
             return False
 
     def _round(self, commits: Sequence[CommitMessage]) -> None:
         try:
             self.files += self.rounds.run(new_files(commits))
             self.done += 1
-        except Exception as e:  # noqa: BLE001 - see below
+        except Exception as e:
             # The rows are committed, so the query must not fail. The next commit starts another round.
             reason = str(e).strip().splitlines()  # an error of the JVM has its stack in its text
             # Errors that come from stopping Spark with the query are no failures.
             stopped = not isinstance(e, ForebayError) and not self._query_runs()
             level, what = (logging.INFO, "is given up") if stopped else (logging.WARNING, "failed")
-            _log.log(level, "compaction beside %s %s: %s", self._name, what, reason[0] if reason else type(e).__name__)
-            _log.debug("how compaction beside %s failed", self._name, exc_info=True)
+            _LOGGER.log(
+                level, "compaction beside %s %s: %s", self._name, what, reason[0] if reason else type(e).__name__
+            )
+            _LOGGER.debug("how compaction beside %s failed", self._name, exc_info=True)
         with self._lock:
             self._runs.subtract(self._current_runs)
             self._lock.notify_all()

@@ -26,7 +26,7 @@ from forebay.paimon.store.manifests import delete_quietly
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 DRIVER_ROWS_MAX, DRIVER_BYTES_MAX = 200_000, 16 << 20
 """Maximum rows and bytes of files that the driver merges. Starting a Spark job for them would take longer."""
@@ -156,7 +156,7 @@ class InlineCompaction:
                 runner = _NoChangelogRunner(self._table, runner)
             self._table.compact(full=full, partitions=partitions.__contains__, runner=runner)
         except (Conflict, NotFound) as e:
-            _log.info("compaction of %s after a commit is abandoned: %s", self._table.name, e)
+            _LOGGER.info("compaction of %s after a commit is abandoned: %s", self._table.name, e)
             return False
         return True
 

@@ -51,7 +51,7 @@ USER_PREFIX = "commit.user-prefix"
 STOP_TRIGGER = Option("num-sorted-run.stop-trigger", positive)
 _LOOKUP_WAIT = ("lookup-wait", "changelog-producer.lookup-wait")
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class StreamCommits:
         self._is_first = False
         snapshots = committer.snapshots
         if epoch.number > 0 and (snapshots.earliest_id() or 1) > 1 and snapshots.latest_of_user(self.user) is None:
-            _log.warning(
+            _LOGGER.warning(
                 "query %s goes on with micro-batch %s of %s, but all snapshots that it made have expired: if the batch "
                 "was committed before the query stopped, its rows are written twice. Restart queries sooner, or raise "
                 "'snapshot.time-retained'",
@@ -196,7 +196,7 @@ class StreamCommits:
         waiting = 0 if self.rounds is None else self.rounds.waiting
         backlog = f"; {waiting} small files wait for compaction" if waiting else ""
         line = f"{self.name}: micro-batch {epoch.number}: {what}, {seconds:.2f} s{backlog}"
-        _log.info(line)
+        _LOGGER.info(line)
         if self.options.shows_progress:
             print(line, file=sys.stderr, flush=True)
 

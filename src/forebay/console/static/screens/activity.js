@@ -13,17 +13,17 @@ export default function Activity({ session }) {
     <${Head} title="Activity" sub="Clients, scans, and table snapshots with their leases" />
     <${Answer} of=${counts} lines=${2}>${(data) => html`<div class="stack">
       ${data.connections !== undefined && html`<div class="tiles narrow">
-        <${Tile} label="Connections" value=${number(data.connections)} sub=${data.refused_connections ? `${number(data.refused_connections)} were refused` : "none was refused"} />
+        <${Tile} label="Connections" value=${number(data.connections)} sub=${data.refused_connections ? `${number(data.refused_connections)} were refused` : "none refused"} />
         <${Tile} label="Scans" value=${number(data.scans)} sub="of buckets, page by page" />
         <${Tile} label="Table snapshots" value=${number(data.snapshots)} sub="held by leases" />
         <${Tile} label="Waiting reads" value=${number(data.waiting_fetches)} sub="for new records" />
         <${Tile} label="Queued" value=${number(data.queued_reads + data.queued_writes)} sub="for a thread" />
-        <${Tile} label="Memory of requests" value=${bytes(data.request_bytes + data.answer_bytes)} sub=${`of ${bytes(data.request_bytes_max + data.answer_bytes_max)}, answers too`}><${Bar} share=${Math.max(data.request_bytes / data.request_bytes_max, data.answer_bytes / data.answer_bytes_max)} label="Used share of the memory of requests, or of answers" /><//>
-        ${data.failed_logins > 0 && html`<${Tile} label="Failed logins" value=${number(data.failed_logins)} sub="since the server's start" />`}
+        <${Tile} label="Memory of requests" value=${bytes(data.request_bytes + data.answer_bytes)} sub=${`of ${bytes(data.request_bytes_max + data.answer_bytes_max)}, answers too`}><${Bar} share=${Math.max(data.request_bytes / data.request_bytes_max, data.answer_bytes / data.answer_bytes_max)} label="Share of request or response memory in use" /><//>
+        ${data.failed_logins > 0 && html`<${Tile} label="Failed logins" value=${number(data.failed_logins)} sub="since the server started" />`}
       </div>`}
       ${data.missing.length > 0
-        ? html`<${Card}><${Empty} title="Not known here"><${Missing} missing=${data.missing} /><//><//>`
-        : html`<div><div class="subtabs" role="group" aria-label="What is shown">
+        ? html`<${Card}><${Empty} title="Not available"><${Missing} missing=${data.missing} /><//><//>`
+        : html`<div><div class="subtabs" role="group" aria-label="View">
             ${Object.entries(VIEWS).map(([name, label]) => html`<button key=${name} aria-pressed=${name === view ? "true" : "false"} onClick=${() => setQuery({ view: name })}>${label}</button>`)}
           </div><${Shown} session=${session} /></div>`}
     </div>`}<//>`;
@@ -31,7 +31,7 @@ export default function Activity({ session }) {
 
 const tableOf = (t) => (t.table === null ? html`<span class="muted">table ${t.table_id}, which was dropped</span>` : html`<a href=${tableUrl(t.database, t.table)}>${t.database}.${t.table}</a>`);
 
-const Clients = () => html`<${Card} note="In the order in which they connected. Names are those that clients give themselves.">
+const Clients = () => html`<${Card} note="In order of connection. Clients choose their names.">
   <${PagedTable} path="work/connections" label="Clients" every=${3} limit=${100} empty=${html`<${Empty} title="No client is connected" />`}
     columns=${[
       { name: "address", label: "Address", class: "name", cell: (c) => html`<span class="mono">${c.address}</span>` },
@@ -39,13 +39,13 @@ const Clients = () => html`<${Card} note="In the order in which they connected. 
       { name: "user", label: "User", cell: (c) => html`<span class="breaks">${c.user ?? html`<span class="muted">no login</span>`}</span>` },
       { name: "role", label: "To the", cell: (c) => html`${c.role}<div class="sub">${c.listener}</div>` },
       { name: "open_requests", label: "Open requests", num: true, cell: (c) => html`<span title=${bytes(c.open_bytes)}>${number(c.open_requests)}</span>` },
-      { name: "unsent_bytes", label: "Not read yet", num: true, cell: (c) => bytes(c.unsent_bytes) },
+      { name: "unsent_bytes", label: "Unread", num: true, cell: (c) => bytes(c.unsent_bytes) },
       { name: "opened", label: "Connected", num: true, cell: (c) => html`<${Ago} at=${c.opened} />` },
       { name: "idle", label: "Last active", num: true, cell: (c) => (c.idle_seconds < 1 ? "now" : `${duration(c.idle_seconds)} ago`) },
     ]} />
 <//>`;
 
-const Scans = () => html`<${Card} note="Full scans of buckets that are read page by page, the oldest first.">
+const Scans = () => html`<${Card} note="Full bucket scans that are read in pages, oldest first.">
   <${PagedTable} path="work/scans" label="Scans" every=${3} limit=${100} empty=${html`<${Empty} title="No scan is open" />`}
     columns=${[
       { name: "table", label: "Table", class: "name", cell: tableOf },
@@ -59,7 +59,7 @@ const Scans = () => html`<${Card} note="Full scans of buckets that are read page
 
 function Snapshots({ session }) {
   const [round, setRound] = useState(0);
-  return html`<${Card} note="A table snapshot pins all buckets of a table at one instant, and ends when its lease does. Leases on downloadable KV snapshots, of Apache Fluss, have no list.">
+  return html`<${Card} note="A table snapshot pins all buckets of a table at one instant, and ends with its lease. Leases on Apache Fluss's downloadable KV snapshots are not listed.">
     <${PagedTable} key=${round} path="work/snapshots" label="Table snapshots" every=${3} limit=${100} keyOf=${(s) => s.snapshot_id} empty=${html`<${Empty} title="No table snapshot is open" />`}
       columns=${[
         { name: "table", label: "Table", class: "name", cell: tableOf },

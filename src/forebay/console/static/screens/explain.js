@@ -35,22 +35,22 @@ function Plan({ plan, first, previous, next }) {
     <div class="tiles">
       <${Tile} label="From the lake" value=${totals.lake_rows === null ? number(totals.lake_splits) : short(totals.lake_rows)} sub=${`${totals.lake_rows === null ? "splits" : "rows"} of files; ${source}`} />
       <${Tile} label="From the log" value=${short(totals.log_records)} sub=${`records of ${number(totals.log_buckets)} buckets`} />
-      <${Tile} label="What is read" value=${number(plan.total)} sub=${plan.chosen ?? (plan.partitioned ? "pieces, of all partitions" : `pieces, of ${number(plan.buckets)} buckets`)} />
-      ${totals.keys > 0 && html`<${Tile} label="Looked up" value=${number(totals.keys)} sub="keys, on the servers" />`}
+      <${Tile} label="Reads" value=${number(plan.total)} sub=${plan.chosen ?? (plan.partitioned ? "splits, of all partitions" : `splits, of ${number(plan.buckets)} buckets`)} />
+      ${totals.keys > 0 && html`<${Tile} label="Lookups" value=${number(totals.keys)} sub="keys, on the servers" />`}
     </div>
     ${plan.expired_snapshot !== null && html`<div class="box warn">Snapshot ${plan.expired_snapshot} was expired by another process: ${plan.lake_snapshot === null ? "only the stream is read, which has all rows." : `snapshot ${plan.lake_snapshot} is read instead.`}</div>`}
     ${plan.filters.length > 0 && html`<${Card} title="Filter"><${Facts} facts=${plan.filters.map((f) => [
       html`<code>${f.text}</code>`,
-      f.skips_lake_rows === null ? "there is no lake to skip in" : f.skips_lake_rows ? "the lake skips files and rows by it" : "the lake cannot use it: it is applied to what comes",
+      f.skips_lake_rows === null ? "no lake in which files could be skipped" : f.skips_lake_rows ? "the lake uses it to skip files and rows" : "the lake cannot use it: it is applied to the rows that are read",
     ])} all=${true} /><//>`}
     <${Card} title="Bucket by bucket">
       ${plan.items.length === 0
-        ? html`<${Empty} title="Nothing is read"><span>${plan.chosen ?? "No row can match."}</span><//>`
+        ? html`<${Empty} title="Nothing to read"><span>${plan.chosen ?? "No row can match."}</span><//>`
         : html`<${Picture} plan=${plan} /><${Legend} plan=${plan} />`}
       ${(previous || next) && html`<div class="pager"><span role="status">${number(first + 1)}–${number(first + plan.items.length)} of ${number(plan.total)}</span>
         <span class="row"><button data-key="[" disabled=${!previous} onClick=${previous}>Previous</button><button data-key="]" disabled=${!next} onClick=${next}>Next</button></span></div>`}
     <//>
-    ${plan.pruned_partitions.length > 0 && html`<p class="small muted">Left out by the filter: partitions ${plan.pruned_partitions.join(", ")}.</p>`}
+    ${plan.pruned_partitions.length > 0 && html`<p class="small muted">Pruned by the filter: partitions ${plan.pruned_partitions.join(", ")}.</p>`}
     ${plan.lake_only_partitions.length > 0 && html`<p class="small muted">Only the lake has partitions ${plan.lake_only_partitions.join(", ")}.</p>`}
     <${Card}><details><summary>In words, as forebay explain prints it</summary><pre class="code" tabindex="0">${plan.text}</pre></details><//>`;
 }
@@ -102,8 +102,8 @@ function Picture({ plan }) {
   const wide = (value, top, space) => Math.max((value / top) * space, 8);
   const middle = label + left;
   const overrides = plan.kind === "primary key";
-  const words = `For ${number(plan.items.length)} of ${number(plan.total)} places: which lake files and which ranges of the log are read. The same is below in words.`;
-  return html`<div class="picture" ref=${box} tabindex="0" role="region" aria-label="Picture of the plan">
+  const words = `For ${number(plan.items.length)} of ${number(plan.total)} splits: which lake files and log ranges are read. The list below describes the same splits.`;
+  return html`<div class="picture" ref=${box} tabindex="0" role="region" aria-label="Diagram of the plan">
     <svg width=${width} height=${plan.items.length * line + top} role="img" aria-label=${words}>
       <defs><pattern id="overridden" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><line class="overridden" x1="0" y1="0" x2="0" y2="7" /></pattern></defs>
       <text class="quiet" x=${middle} y="14" text-anchor="end">${isNarrow ? "lake" : "lake, up to an offset of the log"}</text>
@@ -151,7 +151,7 @@ const Legend = ({ plan }) => {
   return html`<div class="legend">
     ${(kinds.has("lake") || kinds.has("overridden")) && html`<span><i class="is-lake"></i>lake files${kinds.has("overridden") ? "; hatched: rows are overridden by newer ones of the log" : ""}</span>`}
     ${(kinds.has("log") || kinds.has("overridden")) && html`<span><i class="is-log"></i>log, by offset, up to now</span>`}
-    ${kinds.has("server") && html`<span><i class="is-server"></i>current rows of a bucket that the lake has nothing of</span>`}
+    ${kinds.has("server") && html`<span><i class="is-server"></i>current rows of a bucket that is not in the lake</span>`}
     ${kinds.has("lookup") && html`<span><i class="is-lookup"></i>keys that the filter fixes</span>`}
     <span>Both sides have a scale of their own.</span>
   </div>`;

@@ -10,12 +10,12 @@ const tableLink = (t, tab = "lake") => html`<a href=${t.lake ? lakeUrl(t, "upkee
 export default function Jobs({ session }) {
   const answer = useApi("jobs", {}, { every: 2 });
   return html`
-    <${Head} title="Jobs" sub="Rounds, compactions, and transactions under way" />
+    <${Head} title="Jobs" sub="Tiering rounds, compactions and open transactions" />
     <${Answer} of=${answer}>${(data) => html`<div class="stack">
       ${data.rounds !== null && html`<${Rounds} data=${data} />`}
       <${Card} title="Tasks of this console" note="Searches and compactions that were started here; they end with the console.">
         ${data.tasks.length === 0
-          ? html`<${Empty} title="None yet"><span>Compactions and searches for orphans are started on the page of a lake table.</span><//>`
+          ? html`<${Empty} title="No tasks yet"><span>Compactions and searches for orphans are started on the page of a lake table.</span><//>`
           : html`<${List} label="Tasks of this console" items=${data.tasks} keyOf=${(t) => t.task_id} columns=${[
               { name: "table", label: "Table", class: "name", cell: (t) => html`${tableLink(t)}${t.lake && html` <${Badge} kind="accent">${t.lake}<//>`}` },
               { name: "kind", label: "Task", cell: (t) => TASKS[t.kind] ?? t.kind },
@@ -24,9 +24,9 @@ export default function Jobs({ session }) {
             ]} />`}
       <//>
       ${data.transactions !== null && html`<${Transactions} data=${data} session=${session} reload=${answer.reload} />`}
-      <${Card} title="Applications" note="Programs that write by transactions, streaming queries of Spark among them: their transaction under way, or the version that they committed last.">
+      <${Card} title="Applications" note="Programs that write by transactions, including Spark's streaming queries: the open transaction, or the last committed version.">
         <${PagedTable} path="applications" columns=${APPLICATIONS} label="Applications" keyOf=${(t) => t.transaction_id} every=${5}
-          empty=${html`<${Empty} title="No application has written by transactions" />`} />
+          empty=${html`<${Empty} title="No application has used transactions" />`} />
       <//>
       <${Missing} missing=${data.missing} />
     </div>`}<//>`;
@@ -41,14 +41,14 @@ const APPLICATIONS = [
 
 function Rounds({ data }) {
   const items = [...data.rounds, ...data.rounds_waiting];
-  return html`<${Card} title="Rounds of tiering" actions=${html`<span class="small muted">${number(data.rounds_tiering)} under way, ${number(data.rounds_pending)} waiting for a worker</span>`}>
+  return html`<${Card} title="Tiering rounds" actions=${html`<span class="small muted">${number(data.rounds_tiering)} under way, ${number(data.rounds_pending)} waiting for a worker</span>`}>
     ${items.length === 0
-      ? html`<${Empty} title="No round is under way, and no table waits for one" />`
-      : html`<${List} label="Rounds of tiering" items=${items} keyOf=${(r) => `${r.database}.${r.table}`} columns=${[
+      ? html`<${Empty} title="No round is running, and no table waits for one" />`
+      : html`<${List} label="Tiering rounds" items=${items} keyOf=${(r) => `${r.database}.${r.table}`} columns=${[
           { name: "table", label: "Table", class: "name", cell: (r) => tableLink(r) },
           { name: "state", label: "State", cell: (r) => (r.state === "Tiering" ? html`<${Badge} kind="info">under way<//>` : html`<${Badge} kind="warn">waiting<//>`) },
           { name: "state_seconds", label: "For", num: true, cell: (r) => duration(r.state_seconds) },
-          { name: "round_seconds", label: "The last one took", num: true, cell: (r) => duration(r.round_seconds) },
+          { name: "round_seconds", label: "Last duration", num: true, cell: (r) => duration(r.round_seconds) },
           { name: "lag_records", label: "Records behind", num: true, cell: (r) => short(r.lag_records) },
           { name: "failures", label: "Failures", num: true, cell: (r) => (r.failures ? html`<${Badge} kind="bad">${number(r.failures)}<//>` : "0") },
         ]} />`}
@@ -72,8 +72,8 @@ function Transactions({ data, session, reload }) {
         Its ${bytes(t.staged_bytes)} of staged rows are dropped. Its program gets an error, and may begin again.<//>`,
     });
   }
-  return html`<${Card} title="Transactions under way" actions=${html`<span class="small muted">${number(data.transactions_open)}, ${bytes(data.staged_bytes)} staged</span>`}
+  return html`<${Card} title="Open transactions" actions=${html`<span class="small muted">${number(data.transactions_open)}, ${bytes(data.staged_bytes)} staged</span>`}
     note=${data.transactions_open > data.transactions.length ? `The first ${data.transactions.length}; all of them are below.` : null}>
-    ${data.transactions.length === 0 ? html`<${Empty} title="No transaction is under way" />` : html`<${List} label="Transactions under way" items=${data.transactions} keyOf=${(t) => t.transaction_id} columns=${columns} />`}
+    ${data.transactions.length === 0 ? html`<${Empty} title="No transaction is open" />` : html`<${List} label="Open transactions" items=${data.transactions} keyOf=${(t) => t.transaction_id} columns=${columns} />`}
   <//>`;
 }

@@ -9,7 +9,7 @@ export default function Key({ database, table }) {
   const about = useApi(apiPath("tables", database, table));
   return html`<div class="stack"><${Answer} of=${about}>${(info) => {
     if (!info.primary_key.length) {
-      return html`<${Card}><${Empty} title="This table has no keys">It is a log table: look into it with a condition, under Rows.<//><//>`;
+      return html`<${Card}><${Empty} title="This table has no keys">It is a log table: filter it with a condition, under Rows.<//><//>`;
     }
     const given = Object.fromEntries(info.primary_key.map((name) => [name, query.get(`k.${name}`)]));
     const isComplete = info.primary_key.every((name) => given[name] !== null);
@@ -24,7 +24,7 @@ export default function Key({ database, table }) {
         <button class="primary">Look up</button>
       </form><//>
       ${isComplete ? html`<${History} key=${JSON.stringify(given)} database=${database} table=${table} given=${given} />`
-        : html`<${Card}><${Empty} title="Which key?">Its changes, its row and the reason are shown here.<//><//>`}`;
+        : html`<${Card}><${Empty} title="Enter a key">Its changes, its current row and the explanation are shown here.<//><//>`}`;
   }}<//></div>`;
 }
 
@@ -55,14 +55,14 @@ function History({ database, table, given }) {
   const place = `${first.partition ? `partition ${first.partition}, ` : ""}bucket ${first.bucket}`;
   return html`
     <div class="columns">
-      <${Card} title="The row now" note=${first.why ? sentence(first.why) : "Its newest change was not found yet: search further back."}>
-        ${first.row ? html`<${Facts} all facts=${first.columns.map((c, i) => [html`<span class="mono">${c.name}</span>`, html`<span class="mono">${text(first.row[i])}</span>`])} />` : html`<${Empty} title="There is no row of this key" />`}
+      <${Card} title="Current row" note=${first.why ? sentence(first.why) : "Its latest change has not been found yet: search further back."}>
+        ${first.row ? html`<${Facts} all facts=${first.columns.map((c, i) => [html`<span class="mono">${c.name}</span>`, html`<span class="mono">${text(first.row[i])}</span>`])} />` : html`<${Empty} title="No row has this key" />`}
       <//>
       <${Card} title="Changes" actions=${html`<span class="small muted">${place}</span>`}>
         ${lines.length ? html`<ol class="events">${lines.map(([event, before]) => html`<${Event} key=${`${event.where}${event.snapshot_id}/${event.offset}`} event=${event} before=${before} columns=${first.columns} />`)}</ol>` : html`<${Empty} title="No changes found" />`}
         ${state.error && html`<${ErrorBox} error=${state.error} />`}
         <div class="pager">
-          <span role="status">${last.complete ? `All that the log has, from offset ${number(last.log_start)} on` : `Searched back to offset ${number(last.searched_from)}; the log begins at ${number(last.log_start)}`}</span>
+          <span role="status">${last.complete ? `The whole log, from offset ${number(last.log_start)}` : `Searched back to offset ${number(last.searched_from)}; the log begins at ${number(last.log_start)}`}</span>
           ${!last.complete && html`<button disabled=${state.loading} onClick=${() => load(last.next)}>${state.loading ? "Searching…" : "Search further back"}</button>`}
         </div>
       <//>

@@ -40,7 +40,7 @@ function Overview({ of }) {
   return html`<${Answer} of=${answer}>${(data) => (data.files ? html`<${Whole} data=${data} of=${of} />` : html`<${Nothing} data=${data} />`)}<//>`;
 }
 
-const Nothing = ({ data }) => html`<${Card}><${Empty} title="Nothing was written to this lake table yet"><code>${data.location}</code><//><//>`;
+const Nothing = ({ data }) => html`<${Card}><${Empty} title="This lake table is empty"><code>${data.location}</code><//><//>`;
 
 function Whole({ data, of }) {
   const { files, snapshot } = data;
@@ -50,17 +50,17 @@ function Whole({ data, of }) {
     <div class="tiles narrow">
       <${Tile} label="Files" value=${number(files.count)} sub=${`${bytes(average)} on average`} />
       <${Tile} label="Size" value=${bytes(files.bytes)} sub=${data.format === "paimon" ? "Paimon" : "Iceberg"} />
-      <${Tile} label="Rows in files" value=${short(files.rows)} sub="before they are merged" />
+      <${Tile} label="Rows in files" value=${short(files.rows)} sub="before merging" />
       <${Tile} label="Partitions" value=${number(data.partition_count)} sub=${data.partition_keys.length ? `by ${data.partition_keys.join(", ")}` : "not partitioned"} />
       <${Tile} label="Files with deletes" value=${number(files.with_deletes)} sub=${files.with_deletes ? "rewritten by compaction" : "none"} />
       <${Tile} label="Snapshot" value=${shortId(snapshot.snapshot_id)} sub=${html`${snapshot.kind.toLowerCase()}, <${Ago} at=${snapshot.at} />`} />
     </div>
     <div class="columns">
       <${Card} title="Files by size">${bars(files.by_size, "Files by size", { name: "size", label: "Up to", cell: (c) => (c.up_to === null ? "larger" : bytes(c.up_to)) }, files)}<//>
-      ${files.by_level.length > 0 && html`<${Card} title="Files by level" note="Level 0 is what was written since the last compaction; reads merge it with the levels below.">
+      ${files.by_level.length > 0 && html`<${Card} title="Files by level" note="Level 0 has the files written since the last compaction; reads merge it with the levels below.">
         ${bars(files.by_level, "Files by level", { name: "level", label: "Level", cell: (c) => number(c.level) }, files)}<//>`}
     </div>
-    ${data.partition_keys.length > 0 && html`<${Card} title="Partitions, those with most files first">
+    ${data.partition_keys.length > 0 && html`<${Card} title="Partitions by number of files">
       <${PagedTable} path=${`${of.path}/partitions`} params=${of.params} limit=${20} label="Partitions" keyOf=${(p) => p.partition} columns=${[
         { name: "partition", label: "Partition", class: "name", cell: (p) => html`<a href="" onClick=${(e) => (e.preventDefault(), of.show({ view: "files", partition: p.partition }))}>${p.partition}</a>` },
         { name: "buckets", label: "Buckets", num: true, cell: (p) => number(p.buckets) },
@@ -69,7 +69,7 @@ function Whole({ data, of }) {
         { name: "average", label: "Average file", num: true, cell: (p) => bytes(p.bytes / p.files) },
         { name: "rows", label: "Rows", num: true, cell: (p) => short(p.rows) },
       ]} /><//>`}
-    ${data.readers.length > 0 && html`<${Card} title="Consumers" note="Streaming readers that keep the snapshots which they have not read.">
+    ${data.readers.length > 0 && html`<${Card} title="Consumers" note="Streaming readers. Snapshots that they have not read are retained.">
       <${List} label="Consumers" items=${data.readers} columns=${[
         { name: "name", label: "Consumer", class: "name" },
         { name: "next_snapshot", label: "Next snapshot", num: true },
@@ -143,7 +143,7 @@ function Snapshots({ of }) {
 }
 
 const NewTag = ({ of, snapshot, done, label = "Tag" }) => html`<${ChangeButton} quiet=${snapshot !== undefined} label=${label} action="Create the tag" question=${snapshot ? `Tag snapshot ${snapshot}?` : "Tag the current snapshot?"}
-  fields=${[{ name: "name", label: "Name of the tag", required: true }, { name: "retain", label: "Keep it for (a duration; nothing: for good)", placeholder: "30 d" }]}
+  fields=${[{ name: "name", label: "Name of the tag", required: true }, { name: "retain", label: "Retention (a duration; empty: forever)", placeholder: "30 d" }]}
   send=${(values) => post(`${of.path}/tags/create`, { lake: of.params.lake, name: values.name, retain: values.retain || null, snapshot_id: snapshot ?? null })}
   done=${done}>A tagged snapshot does not expire, and its files are kept.<//>`;
 
@@ -187,21 +187,21 @@ function Compaction({ of }) {
     if (task?.state === "done") answer.reload();
   }, [task?.task_id, task?.state]);
   const start = () => post(`${of.path}/compact`, { lake: of.params.lake, full });
-  return html`<${Card} title="What a compaction would do" actions=${html`
+  return html`<${Card} title="Planned compaction" actions=${html`
       <label class="check"><input type="checkbox" checked=${full} onChange=${(e) => setFull(e.target.checked)} />everything, not only what is due</label>
-      ${of.allow && html`<${ChangeButton} label="Compact" question=${full ? "Compact everything?" : "Compact what is due?"} send=${start} done=${jobs.reload}>
+      ${of.allow && html`<${ChangeButton} label="Compact" question=${full ? "Compact everything?" : "Run the due compaction?"} send=${start} done=${jobs.reload}>
         It reads and rewrites ${answer.data ? bytes(answer.data.bytes) : "files"} in this console. Readers and writers continue meanwhile.<//>`}`}>
     ${task && html`<div class="tools"><span class="small">Compaction ${task.result && (task.result.snapshot_id ? `made snapshot ${task.result.snapshot_id}` : "found nothing to do")}</span><${TaskState} task=${task} changed=${jobs.reload} /></div>`}
     <${Answer} of=${answer}>${(plan) =>
       plan.tasks === 0
-        ? html`<${Empty} title=${full ? "There is nothing to compact" : "Nothing is due by the table's options"} />`
+        ? html`<${Empty} title=${full ? "There is nothing to compact" : "No compaction is due by the table's options"} />`
         : html`<div class="tiles inset">
             <${Tile} label="Buckets" value=${number(plan.tasks)} sub="rewritten one by one" />
             <${Tile} label="Files read" value=${number(plan.files)} sub=${`${bytes(plan.bytes / plan.files)} on average`} />
             <${Tile} label="Bytes read" value=${bytes(plan.bytes)} />
             <${Tile} label="Rows read" value=${short(plan.rows)} />
           </div>
-          <${List} label="Buckets with most files to compact" items=${plan.items} columns=${[
+          <${List} label="Buckets with the most files to compact" items=${plan.items} columns=${[
             { name: "partition", label: "Partition", class: "name", cell: (p) => p.partition || html`<span class="muted">the table</span>` },
             { name: "bucket", label: "Bucket", num: true, cell: (p) => (p.bucket < 0 ? "all" : number(p.bucket)) },
             { name: "files", label: "Files", num: true, cell: (p) => number(p.files) },

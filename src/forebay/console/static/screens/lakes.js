@@ -14,14 +14,14 @@ export default function Lakes() {
   const [query, setQuery] = useQuery();
   const search = query.get("search");
   return html`
-    <${Head} title="Lakes" sub="Tables in Paimon and Iceberg: their files, snapshots, tags, and what compaction would do" />
+    <${Head} title="Lakes" sub="Tables in Paimon and Iceberg: files, snapshots, tags, and planned compaction" />
     <${Card}>
       <${PagedTable} path="lakes" params=${{ search }} columns=${COLUMNS} label="Lake tables"
         keyOf=${(t) => `${t.lake} ${t.database}.${t.table}`}
-        above=${(data) => html`<div class="tools"><div class="grow"><${Search} value=${search} label="Search lake tables" placeholder="Search lake tables, by parts of their names" onSearch=${(text) => setQuery({ search: text })} /></div>
+        above=${(data) => html`<div class="tools"><div class="grow"><${Search} value=${search} label="Search lake tables" placeholder="Search lake tables by name" onSearch=${(text) => setQuery({ search: text })} /></div>
           ${data.missing.map((sentence) => html`<div class="box warn" key=${sentence}>${sentence}</div>`)}</div>`}
         empty=${search
-          ? html`<${Empty} title="No lake table has such a name"><button onClick=${() => setQuery({ search: null })}>Show all</button><//>`
-          : html`<${Empty} title="There are no lake tables"><span>Live tables have a lake by <code>'table.datalake.enabled' = 'true'</code>; other lakes are shown with <code>forebay console --warehouse</code>.</span><//>`} />
+          ? html`<${Empty} title="No lake table matches"><button onClick=${() => setQuery({ search: null })}>Show all</button><//>`
+          : html`<${Empty} title="There are no lake tables"><span>Enable the lake of a live table with <code>'table.datalake.enabled' = 'true'</code>; other lakes are shown with <code>forebay console --warehouse</code>.</span><//>`} />
     <//>`;
 }

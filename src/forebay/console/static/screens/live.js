@@ -32,7 +32,7 @@ export default function Live({ database, table }) {
     });
     source.onerror = () => {
       // A browser tries again after a lost connection, but not after a refusal, of which it does not show the reason.
-      if (source.readyState !== EventSource.CLOSED) setError({ kind: "console_gone", message: "The connection was lost; it is tried again." });
+      if (source.readyState !== EventSource.CLOSED) setError({ kind: "console_gone", message: "The connection was lost; retrying." });
       else why(database, table, filter).then(setError);
     };
     return () => source.close();
@@ -50,14 +50,14 @@ export default function Live({ database, table }) {
   };
   return html`<div class="stack">
     <${Card} pad><form class="controls" onSubmit=${submit} aria-label="Which changes">
-      <label class="field grow">Condition<input name="filter" data-key="/" class="mono" value=${filter} placeholder="all that is written" spellcheck="false" autocomplete="off" /></label>
+      <label class="field grow">Condition<input name="filter" data-key="/" class="mono" value=${filter} placeholder="all changes" spellcheck="false" autocomplete="off" /></label>
       <button>Apply</button>
       <button type="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "Go on" : "Pause"}</button>
       <button type="button" onClick=${clear}>Clear</button>
     </form><//>
     ${error && html`<${ErrorBox} error=${error} retry=${() => setRound((n) => n + 1)} />`}
     <${Card} title=${html`Changes ${paused ? html`<${Badge} kind="warn">paused<//>` : error ? html`<${Badge} kind="bad">stopped<//>` : html`<${Badge} kind="good">live<//>`}`}
-      actions=${html`<span class="small muted" role="status">${number(counts.shown)} rows${counts.skipped ? `, ${number(counts.skipped)} more were too many to show` : ""}</span>`}>
+      actions=${html`<span class="small muted" role="status">${number(counts.shown)} rows${counts.skipped ? `, ${number(counts.skipped)} more were skipped` : ""}</span>`}>
       ${columns && rows.length ? html`<${Rows} columns=${columns} rows=${rows} label="Changes, the newest first" rowClass=${(row) => (columns[0].name === "_change" ? `change-${row[0]}` : "")} cellClass=${(c) => (c.name === "_change" ? "change" : "")} />`
         : html`<${Empty} title=${paused ? "Paused" : "Waiting for rows to be written"}>They appear here, the newest first.<//>`}
     <//>

@@ -18,7 +18,7 @@ function Rates({ data }) {
     ["Records written", perSecond(rates.records_in), null, history.records_in],
     ["Written", `${bytes(rates.bytes_in)}/s`, null, history.bytes_in],
     ["Read from logs", `${bytes(rates.bytes_out)}/s`, null, history.bytes_out],
-    ["99 % of requests took", rates.p99 === null ? "–" : `≤ ${duration(rates.p99)}`, rates.sync_p99 === null ? null : `syncs ≤ ${duration(rates.sync_p99)}`, history.p99],
+    ["99th percentile latency", rates.p99 === null ? "–" : `≤ ${duration(rates.p99)}`, rates.sync_p99 === null ? null : `syncs ≤ ${duration(rates.sync_p99)}`, history.p99],
   ];
   return html`<section class="tiles" aria-label="Rates">
     ${tiles.map(([label, value, sub, values]) => html`<${Tile} key=${label} label=${label} value=${value} sub=${sub ?? `in the last ${duration(rates.seconds)}`}><${Spark} values=${values} label=${label} /><//>`)}
@@ -37,7 +37,7 @@ function Places({ server, lag }) {
     <//>
     <${Tile} label="Tables" value=${number(server.tables)} sub=${`${number(server.buckets)} buckets, ${number(server.open_buckets)} open${server.offline_buckets ? `, ${number(server.offline_buckets)} offline` : ""}`} />
     <${Tile} label="Connections" value=${number(server.connections)} sub=${`${number(server.scans)} scans, ${number(server.table_snapshots)} snapshots, ${number(server.open_transactions)} transactions`} />
-    <${Tile} label="Lakes are behind by" value=${lag.tables ? short(lag.records) : "–"} sub=${lag.tables ? `records, of ${number(lag.tables)} ${lag.tables === 1 ? "table" : "tables"}` : "no table has a lake"} />
+    <${Tile} label="Lake lag" value=${lag.tables ? short(lag.records) : "–"} sub=${lag.tables ? `records, of ${number(lag.tables)} ${lag.tables === 1 ? "table" : "tables"}` : "no table has a lake"} />
   </section>`;
 }
 
@@ -53,7 +53,7 @@ const API_COLUMNS = [
 const DAMAGE_COLUMNS = [
   { name: "table", label: "Table", class: "name", cell: (d) => html`<a href=${tableUrl(d.database, d.table)}>${d.database}.${d.table}</a>` },
   { name: "bucket", label: "Bucket", cell: (d) => html`<span class="mono">${d.bucket}</span>` },
-  { name: "message", label: "What is damaged and lost", cell: (d) => d.message },
+  { name: "message", label: "Damage and loss", cell: (d) => d.message },
 ];
 
 const LAG_COLUMNS = [
@@ -83,8 +83,8 @@ export default function Overview({ session }) {
         ${data.rates && html`<${Rates} data=${data} />`}
         ${data.server && html`<${Places} server=${data.server} lag=${data.lag} />`}
         <${Missing} missing=${data.missing} />
-        ${data.lag?.worst.length > 0 && html`<${Card} title="Lakes that are behind most"><${List} columns=${LAG_COLUMNS} items=${data.lag.worst} label="Lakes that are behind most" /><//>`}
-        ${data.server && html`<${Card} title="Requests that took the most time" note=${`Of the last ${duration(data.rates.seconds)}. Fetches wait for rows to be written, and are not part of the figure above.`}>
+        ${data.lag?.worst.length > 0 && html`<${Card} title="Lakes with the largest lag"><${List} columns=${LAG_COLUMNS} items=${data.lag.worst} label="Lakes with the largest lag" /><//>`}
+        ${data.server && html`<${Card} title="Requests by total time" note=${`Of the last ${duration(data.rates.seconds)}. Fetches wait for rows to be written, and are not part of the figure above.`}>
           ${data.apis.length ? html`<${List} columns=${API_COLUMNS} items=${data.apis} label="Requests" keyOf=${(a) => a.name} />` : html`<${Empty} title="No requests yet" />`}
         <//>`}
         <div class="columns">

@@ -57,7 +57,7 @@ export default function RowsScreen({ database, table }) {
     ${!data && !error && html`<${Card}><${Loading} /><//>`}
     ${data && html`<${Card}>
       ${data.rows.length ? html`<${Rows} columns=${data.columns} rows=${data.rows} label="Rows" onRow=${setShown} rowClass=${(row) => changeClass(data.columns, row)} cellClass=${(c) => (c.name === "_change" ? "change" : "")} />`
-        : html`<${Empty} title=${data.complete ? "There are no such rows" : "No such rows up to here"}>${data.complete ? null : "The search goes on from here: choose Next."}<//>`}
+        : html`<${Empty} title=${data.complete ? "No rows match" : "No match so far"}>${data.complete ? null : "To continue the search, choose Next."}<//>`}
       <div class="pager">
         <span role="status">${summary(data, tokens.length)}</span>
         <span class="row">
@@ -73,7 +73,7 @@ export default function RowsScreen({ database, table }) {
 function summary(data, page) {
   const rows = `${number(data.rows.length)} rows${page > 1 ? `, page ${page}` : ""}`;
   if (data.parts) return data.parts[0] < data.parts[1] ? `${rows}, from ${number(data.parts[0])} of ${number(data.parts[1])} parts` : rows;
-  return `${rows}, ${number(data.searched)} records of the log looked at${data.complete ? ", all there are" : ""}`;
+  return `${rows}, ${number(data.searched)} log records searched${data.complete ? ", the whole log" : ""}`;
 }
 
 function changeClass(columns, row) {

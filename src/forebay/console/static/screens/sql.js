@@ -38,7 +38,7 @@ export default function Sql({ session }) {
   const { data, error } = state;
   const example = session.lakes.length ? `${session.lakes[0]}.database.table` : 'database."table$lake"';
   return html`
-    <${Head} title="SQL" sub="One statement, in DuckDB, over live tables with their lakes" />
+    <${Head} title="SQL" sub="One DuckDB statement over live tables and their lakes" />
     <div class="stack">
       <form onSubmit=${run} class="stack" aria-label="SQL">
         <textarea ref=${box} data-key="/" aria-label="Statement" rows="7" value=${text} onInput=${(e) => setText(e.target.value)} onKeyDown=${keys} spellcheck="false"
@@ -53,15 +53,15 @@ export default function Sql({ session }) {
           </select>`}
         </div>
       </form>
-      ${state.running !== null && html`<div class="progress" role="status" aria-label="The statement runs"></div>`}
+      ${state.running !== null && html`<div class="progress" role="status" aria-label="The statement is running"></div>`}
       ${error && html`<${ErrorBox} error=${error} />`}
       ${data && html`<${Card} title="Result" actions=${html`<span class="small muted" role="status">${number(data.rows.length)} rows${data.truncated ? ", and more" : ""}, ${duration(data.seconds)}</span>`}
-        note=${data.is_one_instant ? null : "The tables were written to all the time: each is of one instant, but not of the same one."}>
+        note=${data.is_one_instant ? null : "The tables were written to during the query: each table was read at a single instant, but at different instants."}>
         ${data.rows.length ? html`<${Rows} columns=${data.columns} rows=${data.rows} label="Result" />` : html`<${Empty} title="No rows" />`}
       <//>`}
       ${!data && !error && state.running === null && html`<${Card} pad><div class="stack small">
         <p>A table is called <code>database.table</code>: lake and stream as one. <code>${example}</code> reads a lake alone, <code>database."table$changelog"</code> its changes, and <code>FROM t AT (TIMESTAMP => '2026-01-31 12:00+00')</code> an earlier state. <code>SHOW TABLES</code> lists all.</p>
-        <p class="muted">${session.allow_changes ? "INSERT INTO … SELECT adds rows. " : "This console only reads. "}A result has at most 1,000 rows here, and a statement a minute.</p>
+        <p class="muted">${session.allow_changes ? "INSERT INTO … SELECT adds rows. " : "This console is read-only. "}A result has at most 1,000 rows here, and a statement a minute.</p>
       </div><//>`}
     </div>`;
 }

@@ -13,7 +13,7 @@ const BUCKETS = (partitioned, lake) => [
   { name: "bytes", label: "Log", num: true, cell: (b) => bytes(b.bytes) },
   { name: "start", label: "From offset", num: true, cell: (b) => number(b.start) },
   { name: "end", label: "To offset", num: true, cell: (b) => number(b.end) },
-  ...(lake ? [{ name: "lake_offset", label: "Lake holds up to", num: true, cell: (b) => number(b.lake_offset) }] : []),
+  ...(lake ? [{ name: "lake_offset", label: "Lake end offset", num: true, cell: (b) => number(b.lake_offset) }] : []),
   { name: "last_write", label: "Last write", num: true, cell: (b) => html`<${Ago} at=${b.last_write} />` },
   { name: "leader", label: "Server", cell: (b) => html`<span class="mono">${b.leader}</span>` },
 ];
@@ -29,7 +29,7 @@ const PARTITIONS = (table) => [
 const HISTORY = [
   { name: "schema_id", label: "Version", class: "name", cell: (v) => `Version ${v.schema_id}` },
   { name: "columns", label: "Columns", num: true, cell: (v) => number(v.columns) },
-  { name: "changes", label: "Changes", class: "wide", cell: (v) => v.changes.length ? v.changes.map((text) => html`<div>${text}</div>`) : html`<span class="muted">${v.schema_id === 1 ? "created" : "no changes of columns"}</span>` },
+  { name: "changes", label: "Changes", class: "wide", cell: (v) => v.changes.length ? v.changes.map((text) => html`<div>${text}</div>`) : html`<span class="muted">${v.schema_id === 1 ? "created" : "no column changes"}</span>` },
 ];
 
 export default function Table({ database, table }) {
@@ -42,7 +42,7 @@ export default function Table({ database, table }) {
       <${Tile} label="Log" value=${bytes(t.bytes)} sub="on the servers" />
       <${Tile} label="Last write" value=${html`<${Ago} at=${t.last_write} />`} sub=${t.last_write ? time(t.last_write) : ""} />
       <${Tile} label="Lake" value=${t.lake ?? "none"} sub=${t.lake ? (t.lake_snapshot === null ? "no snapshot yet" : `snapshot ${t.lake_snapshot}`) : "not tiered"} />
-      ${t.lake && html`<${Tile} label="Lake is behind by" value=${short(t.lag_records)} sub="records" />`}
+      ${t.lake && html`<${Tile} label="Lake lag" value=${short(t.lag_records)} sub="records" />`}
     </section>
     <${Missing} missing=${t.missing} />
     <div class="columns">

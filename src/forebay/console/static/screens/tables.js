@@ -33,14 +33,14 @@ export default function Tables() {
       <${PagedTable} path="tables" params=${{ search, database }} columns=${COLUMNS} label="Tables" every=${5}
         keyOf=${(t) => `${t.database}.${t.table}`}
         above=${(data) => html`<div class="row body" style=${{ padding: "12px" }}>
-          <div class="grow"><${Search} value=${search} label="Search tables" placeholder="Search tables, by parts of their names" onSearch=${(text) => setQuery({ search: text })} /></div>
+          <div class="grow"><${Search} value=${search} label="Search tables" placeholder="Search tables by name" onSearch=${(text) => setQuery({ search: text })} /></div>
           <select aria-label="Database" value=${database ?? ""} onChange=${(e) => setQuery({ database: e.target.value })}>
             <option value="">all databases</option>
             ${data.databases.map((d) => html`<option key=${d.name} value=${d.name}>${d.name} (${number(d.tables)})</option>`)}
           </select>
         </div>`}
         empty=${search || database
-          ? html`<${Empty} title="No table has such a name"><button onClick=${() => setQuery({ search: null, database: null })}>Show all tables</button><//>`
+          ? html`<${Empty} title="No table matches"><button onClick=${() => setQuery({ search: null, database: null })}>Show all tables</button><//>`
           : html`<${Empty} title="There are no tables yet"><code>forebay create "CREATE TABLE sales.orders (id BIGINT NOT NULL, …)"</code><//>`} />
     <//>
     <p class="small muted" style=${{ marginTop: "8px" }}>Rows are the current ones of a table with a primary key, and the records that a log still has.</p>`;
