@@ -23,7 +23,7 @@ import pyarrow as pa
 from forebay.base.allocator import give_back_when_idle
 from forebay.base.arguments import name_list
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.base.markup import grid, heading
+from forebay.base.markup import abbreviated, grid, heading
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
 
@@ -117,7 +117,7 @@ class RowReader(ArrowStream):
 
     def __repr__(self) -> str:
         state = "read" if self._is_read else "not begun" if self._batches is None else "under way"
-        return f"<forebay.{type(self).__name__}{self._described()}, columns {shown(self.schema.names)}, {state}>"
+        return f"<forebay.{type(self).__name__}{self._described()}, columns {abbreviated(self.schema.names)}, {state}>"
 
     def __enter__(self) -> Self:
         return self
@@ -262,7 +262,7 @@ class Scan(ArrowStream):
         return ""
 
     def __repr__(self) -> str:
-        return f"<forebay.{type(self).__name__}{self._described()}, columns {shown(self.schema.names)}>"
+        return f"<forebay.{type(self).__name__}{self._described()}, columns {abbreviated(self.schema.names)}>"
 
     def _repr_html_(self) -> str:
         columns = [(field.name, field.type) for field in self.schema]
@@ -344,12 +344,6 @@ class _CachedReader(RowReader):
     def _read(self) -> Iterator[tuple[None, pa.RecordBatch]]:
         for batch in self._rows.to_batches():
             yield None, batch
-
-
-def shown(names: Sequence[str], most: int = 8) -> str:
-    """Column names for a `repr`: the first few, and the number of further ones."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f", and {rest} more" if rest > 0 else "")
 
 
 def _library(name: str, what: str) -> Any:

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from forebay.api.scan import ArrowStream, shown
+from forebay.api.scan import ArrowStream
 from forebay.base.errors import InvalidRequest
-from forebay.base.markup import grid, heading
+from forebay.base.markup import abbreviated, grid, heading
 
 _SHOWN_ROWS = 20
 
@@ -112,7 +112,7 @@ class Result(ArrowStream):
 
     def __repr__(self) -> str:
         state = f"{self._table.num_rows:,} rows" if self._table is not None else "read" if self._begun else "not read"
-        return f"<forebay.Result, columns {shown(self.schema.names)}, {state}>"
+        return f"<forebay.Result, columns {abbreviated(self.schema.names)}, {state}>"
 
     def _repr_html_(self) -> str:
         table = self.to_arrow()

@@ -1,4 +1,4 @@
-"""Small HTML for notebooks: headings, names with values, tables. Everything is escaped."""
+"""Objects in notebooks and terminals: small HTML with everything escaped, and lists of names that are cut short."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def grid(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     )
     more = f"<div>and {len(table_rows) - _ROWS_MAX} more</div>" if len(table_rows) > _ROWS_MAX else ""
     return f"<table>{f'<tr>{head}</tr>' if names else ''}{body}</table>{more}"
+
+
+def abbreviated(names: Sequence[str], most: int = 8) -> str:
+    """Return names for a `repr`: the first few, and the number of further ones."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f", and {rest} more" if rest > 0 else "")
 
 
 def escaped(value: object) -> str:

@@ -7,14 +7,13 @@ object does not change it. In a terminal `repr` is what counts.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TypeVar
 
 from forebay.base.markup import escaped, facts_html, grid, heading
 from forebay.metadata.ddl import column_role
 from forebay.metadata.table import Schema, TableInfo
 
-__all__ = ["Listing", "escaped", "facts_html", "grid", "heading", "schema_html", "shown", "table_html"]
+__all__ = ["Listing", "escaped", "facts_html", "grid", "heading", "schema_html", "table_html"]
 
 T = TypeVar("T")
 
@@ -52,9 +51,3 @@ def schema_html(schema: Schema) -> str:
         (column.name, column.data_type, column_role(schema, column), column.comment or "") for column in schema.columns
     ]
     return grid(("column", "type", "", "comment"), rows)
-
-
-def shown(names: Sequence[str], most: int = 8) -> str:
-    """Column names for a `repr`: the first few, and the number of further ones."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f", and {rest} more" if rest > 0 else "")

@@ -472,12 +472,12 @@ class Table(ArrowStream):
         return {"connection": self.connection, "info": self.info}
 
     def __repr__(self) -> str:
-        from forebay.client.display import shown
+        from forebay.base.markup import abbreviated
 
         descriptor = self.info.descriptor
         key = f"primary key ({', '.join(self.schema.primary_key)})" if self.has_primary_key else "log table"
         parts = f", partitioned by ({', '.join(descriptor.partition_keys)})" if self.info.is_partitioned else ""
-        columns = shown(self.schema.names)
+        columns = abbreviated(self.schema.names)
         return f"<forebay.Table {self.path}, {key}{parts}, {descriptor.bucket_count} buckets, columns {columns}>"
 
     def _repr_html_(self) -> str:

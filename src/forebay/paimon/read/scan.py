@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from forebay.api.scan import RowReader, Scan, ScanRequest, shown
+from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import InvalidRequest, NotFound
+from forebay.base.markup import abbreviated
 from forebay.base.quantity import format_bytes, moment_ms
 from forebay.metadata.predicate import predicate_text
 from forebay.metadata.table import TableBucket
@@ -226,7 +227,7 @@ class LakeScan(Scan):
         lines = [
             f"lake table {self._name}, {which}, schema {work.context.schema.id}"
             + (" (changes, by the table's scan options)" if work.is_of_changes else ""),
-            f"columns: {shown(work.schema.names)}",
+            f"columns: {abbreviated(work.schema.names)}",
         ]
         if request.predicate is not None:
             lines += [

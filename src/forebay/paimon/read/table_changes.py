@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, INSERT
-from forebay.api.scan import ArrowStream, shown
+from forebay.api.scan import ArrowStream
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.markup import abbreviated
 from forebay.base.quantity import Span, moment_ms, span_ms
 from forebay.codec.arrow.small_arrays import text_array
 from forebay.metadata.predicate import Predicate
@@ -230,4 +231,4 @@ class LakeChanges(ArrowStream):
 
     def __repr__(self) -> str:
         state = "at the end" if self.finished else f"at snapshot {self.snapshot_id}"
-        return f"<forebay.LakeChanges of lake table {self._name}, columns {shown(self.schema.names)}, {state}>"
+        return f"<forebay.LakeChanges of lake table {self._name}, columns {abbreviated(self.schema.names)}, {state}>"
