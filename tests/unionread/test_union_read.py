@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from forebay import col
-from forebay.client.reading.live_source import bucket_scan
+from forebay.client.reading.live_cursor import bucket_scan
 from forebay.metadata.table import TableBucket
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 from tests.unionread.world import ICEBERG, World, bag, replayed

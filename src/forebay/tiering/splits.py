@@ -29,7 +29,7 @@ from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
-from forebay.client.reading.live_source import bucket_scan
+from forebay.client.reading.live_cursor import bucket_scan
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import array_of, integers
 from forebay.codec.log.log_batch import ChangeType

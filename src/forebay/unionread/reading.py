@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from forebay.base.errors import InternalError
 from forebay.client.connection import shared_connection
-from forebay.client.reading.live_source import live_reader
+from forebay.client.reading.live_cursor import live_reader
 from forebay.client.reading.log_reader import LogReader
 from forebay.client.settings import Settings
 from forebay.client.views import RowView
@@ -160,7 +160,7 @@ class UnionReader:
             yield from rows
 
     def _rows_of_keys(self, split: KeyLookupSplit, session: Session) -> Iterator[pa.RecordBatch]:
-        from forebay.client.reading.key_source import key_reader
+        from forebay.client.reading.key_cursor import key_reader
 
         with key_reader(session, self.view, dict(split.keys), self.limit, with_position=False) as rows:
             yield from rows

@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.cluster.offsets import LATEST, list_offsets
-from forebay.client.reading.live_source import live_reader
+from forebay.client.reading.live_cursor import live_reader
 from forebay.client.reading.snapshot_scan import open_snapshot_reader
 from forebay.client.reading.table_scan import TableScan
 from forebay.client.results import LakeSnapshot

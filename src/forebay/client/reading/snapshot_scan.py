@@ -8,14 +8,14 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from forebay.api.scan import RowReader, Scan, ScanRequest
-from forebay.client.reading import snapshot_source
+from forebay.client.reading import snapshot_cursor
 from forebay.client.reading.planning import explained, fixes_keys
-from forebay.client.reading.snapshot_source import snapshot_reader
+from forebay.client.reading.snapshot_cursor import snapshot_reader
 from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket
 
 
-class Pinned(snapshot_source.PinnedRows, Protocol):
+class Pinned(snapshot_cursor.PinnedRows, Protocol):
     """What a scan needs of its `TableSnapshot`."""
 
     @property
@@ -31,7 +31,7 @@ def open_snapshot_reader(
     of their current rows.
     """
     if not snapshot.is_exact and buckets:
-        from forebay.client.reading.live_source import live_reader
+        from forebay.client.reading.live_cursor import live_reader
 
         return live_reader(snapshot.connection, view, buckets, limit)
     if not fixes_keys(view):

@@ -157,10 +157,10 @@ class LiveTableScan(_KeyedScan):
         session, view, limit = self._session, self._view, request.limit
         plan = self._narrow_plan(request)
         if plan is not None and plan.keys is not None:
-            from forebay.client.reading.key_source import key_reader
+            from forebay.client.reading.key_cursor import key_reader
 
             return key_reader(session, view, plan.keys, limit, with_position=with_position)
-        from forebay.client.reading.live_source import live_reader
+        from forebay.client.reading.live_cursor import live_reader
 
         if plan is not None:
             return live_reader(session, view, plan.buckets, limit)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.connection import Connection
+from forebay.client.reading.key_cursor import AT_ONCE_MAX, knows_log_ends, look_up
 from forebay.client.reading.key_filter import KeyFilter
 from forebay.client.reading.key_plan import KeyPlan, choose
-from forebay.client.reading.key_source import AT_ONCE_MAX, knows_log_ends, look_up
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket

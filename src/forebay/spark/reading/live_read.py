@@ -30,10 +30,10 @@ from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMEST
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.bucket_reader import BucketReader
-from forebay.client.reading.live_source import live_reader
+from forebay.client.reading.live_cursor import live_reader
 from forebay.client.reading.log_decode import NO_OFFSET
-from forebay.client.reading.replay import ReplaySource, rows_at
-from forebay.client.reading.snapshot_source import GONE, snapshot_reader
+from forebay.client.reading.replay import ReplayCursor, rows_at
+from forebay.client.reading.snapshot_cursor import GONE, snapshot_reader
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.settings import Settings
 from forebay.client.views import RowView, rows_without_columns
@@ -131,7 +131,7 @@ class LiveRead(TaskRead):
                 yield from snapshot_inserts(rows, self.include, together[0].bucket)
 
     def _rows_of_keys(self, connection: Connection, part: KeyLookupSplit) -> Iterator[pa.RecordBatch]:
-        from forebay.client.reading.key_source import key_reader
+        from forebay.client.reading.key_cursor import key_reader
 
         with key_reader(connection, self.view, dict(part.keys), self.limit, with_position=False) as rows:
             yield from rows
@@ -149,7 +149,7 @@ class LiveRead(TaskRead):
                 yield from rows
             return
         for bucket in buckets:
-            yield from BucketReader(connection, self.view, ReplaySource(connection, self.view, bucket), self.limit)
+            yield from BucketReader(connection, self.view, ReplayCursor(connection, self.view, bucket), self.limit)
 
     def _snapshot_rows(
         self,
