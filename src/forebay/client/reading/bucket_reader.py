@@ -55,16 +55,13 @@ class PageRequest(NamedTuple):
 class Retry(NamedTuple):
     """How a failure is handled that may pass: attempts for `seconds` from the first failure on, then `error` is raised.
 
-    `notice` is logged if the wait takes long. Without one the server has too many scan sessions (`is_refusal`).
+    `notice` is logged if the wait takes long; None: nothing is. `is_refusal`: the server has too many scan sessions.
     """
 
     seconds: float
     error: ForebayError
-    notice: str | None
-
-    @property
-    def is_refusal(self) -> bool:
-        return self.notice is None
+    notice: str | None = None
+    is_refusal: bool = False
 
 
 class BucketCursor(ABC):

@@ -183,7 +183,7 @@ class LiveCursor(BucketCursor):
             "fewer at a time, or raise the server's limits",
             error.code,
         )
-        return Retry(limit, final, None)
+        return Retry(limit, final, is_refusal=True)
 
     def _broken(self, error: ForebayError) -> ForebayError:
         """The error of a scan that cannot continue, although some of its rows have been returned."""
