@@ -28,9 +28,9 @@ from forebay.client.reading import live_cursor, replay
 from forebay.client.reading.bucket_reader import TableReader
 from forebay.client.reading.live_cursor import bucket_scan
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
+from forebay.client.row_view import RowView
 from forebay.client.settings import make_settings
 from forebay.client.table import Table
-from forebay.client.views import RowView
 from forebay.client.writing.sender import Sender
 from forebay.metadata import types
 from forebay.metadata.predicate import col

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from forebay import col
+from forebay.client.row_view import RowView
 from forebay.client.settings import Settings
-from forebay.client.views import RowView
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate, predicate_text

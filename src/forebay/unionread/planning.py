@@ -15,7 +15,7 @@ from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector, list_partitions
 from forebay.client.reading.planning import fixes_keys
 from forebay.client.results import LakeSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.lake.source import LakeSplit, Planner
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate

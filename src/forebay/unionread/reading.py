@@ -17,8 +17,8 @@ from forebay.base.errors import InternalError
 from forebay.client.connection import shared_connection
 from forebay.client.reading.live_cursor import live_reader
 from forebay.client.reading.log_reader import LogReader
+from forebay.client.row_view import RowView
 from forebay.client.settings import Settings
-from forebay.client.views import RowView
 from forebay.codec.rows.keys import primary_key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.lake_side import LakeSide, merge_columns

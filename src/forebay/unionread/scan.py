@@ -16,9 +16,9 @@ from forebay.client.reading.live_cursor import live_reader
 from forebay.client.reading.snapshot_scan import open_snapshot_reader
 from forebay.client.reading.table_scan import TableScan
 from forebay.client.results import LakeSnapshot
+from forebay.client.row_view import RowView
 from forebay.client.session import Session
 from forebay.client.table import Table
-from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_at_snapshot, plan_view, readable_snapshot

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InternalError, NotFound, UnsupportedOperation
 from forebay.client.results import LakeSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.log_offset import LogPosition, bucket_of, bucket_text, epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate

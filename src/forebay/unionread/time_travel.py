@@ -19,7 +19,7 @@ from forebay.client.admin.admin import Admin
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.results import LakeSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate

@@ -35,7 +35,8 @@ from forebay.base import threads
 from forebay.base.errors import ForebayError
 from forebay.base.retrying import BackOff, WaitNotice
 from forebay.client.cluster.rpc import Call
-from forebay.client.views import Pages, RowView
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode

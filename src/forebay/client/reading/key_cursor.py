@@ -22,7 +22,8 @@ from forebay.client.reading.bucket_reader import BucketCursor, TableReader
 from forebay.client.reading.key_filter import KEYS_MAX
 from forebay.client.reading.key_plan import BucketKeys
 from forebay.client.reading.live_cursor import LiveCursor
-from forebay.client.views import Pages, RowView
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.codec.kv.value_batch import ValueDecoder, parse_values
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey

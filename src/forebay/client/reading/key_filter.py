@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from forebay.base.errors import ForebayError
 from forebay.client.reading.planning import fixes_keys
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.client.writing.encode import KeyRouter
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.literals import is_floating, to_array

@@ -41,7 +41,8 @@ from forebay.base.retrying import may_read_again
 from forebay.client.cluster.buckets import check_bucket
 from forebay.client.cluster.rpc import Call
 from forebay.client.reading.bucket_reader import BucketCursor, BucketReader, PageRequest, Retry, TableReader, about
-from forebay.client.views import Pages, RowView
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
@@ -103,7 +104,7 @@ class LiveCursor(BucketCursor):
         )
         if cluster.has_log_epochs(node):
             message.with_log_epoch = True
-        as_arrow = pages.wanted_of(node)
+        as_arrow = pages.arrow_request(node)
         if as_arrow is not None:
             message.as_arrow.CopyFrom(as_arrow)
         return PageRequest(node, message)

@@ -22,8 +22,8 @@ from forebay.client.reading.log_reader import LogReader
 from forebay.client.reading.planning import fixes_keys
 from forebay.client.reading.snapshot_scan import open_snapshot_reader
 from forebay.client.reading.table_snapshot import open_table_snapshot
+from forebay.client.row_view import RowView
 from forebay.client.session import Session
-from forebay.client.views import RowView
 from forebay.metadata.log_offset import LogPosition, epoch_of, is_position_json
 from forebay.metadata.table import TableBucket, TableInfo
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.api.scan import ScanRequest
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.predicate import Compound, Leaf, LeafFunction, predicate_text
 
 

@@ -23,10 +23,12 @@ import pyarrow.compute as pc
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.client.arrays import array_of, integers
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.reading.bucket_reader import BucketCursor
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.views import Pages, RowView, array_of, integers
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.value_batch import parse_value_batch
 from forebay.codec.rows.keys import primary_key_encoder

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
 from forebay.base.retrying import may_read_again
 from forebay.client.reading.bucket_reader import BucketCursor, PageRequest, Retry, TableReader, about
-from forebay.client.views import Pages, RowView
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 
@@ -69,7 +70,7 @@ class SnapshotCursor(BucketCursor):
             ),
         )
         node = session.cluster.leader(self._snapshot.info.path, bucket)
-        as_arrow = pages.wanted_of(node)
+        as_arrow = pages.arrow_request(node)
         if as_arrow is not None:
             message.as_arrow.CopyFrom(as_arrow)
         return PageRequest(node, message)

@@ -11,7 +11,7 @@ from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.client.reading import snapshot_cursor
 from forebay.client.reading.planning import explained, fixes_keys
 from forebay.client.reading.snapshot_cursor import snapshot_reader
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.table import TableBucket
 
 

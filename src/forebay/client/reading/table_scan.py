@@ -19,8 +19,8 @@ from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import InvalidRequest
 from forebay.client.cluster.buckets import plan_buckets
 from forebay.client.reading.planning import explained, fixes_keys
+from forebay.client.row_view import RowView
 from forebay.client.session import Session
-from forebay.client.views import RowView
 from forebay.metadata.table import TableInfo
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from forebay.client.reading.bucket_reader import BucketReader
 from forebay.client.reading.snapshot_cursor import GONE, SnapshotCursor, gone
 from forebay.client.reading.snapshot_scan import SnapshotScan
 from forebay.client.results import TableSnapshotInfo
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.codec.arrow.arrow_types import user_schema
 from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo

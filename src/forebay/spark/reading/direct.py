@@ -19,8 +19,8 @@ import pyarrow as pa
 from forebay.base.errors import ForebayError
 from forebay.client.cluster.rpc import SOFTWARE
 from forebay.client.connection import Connection
+from forebay.client.reading.pages import arrow_rows
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.views import arrow_rows
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import LogFormat

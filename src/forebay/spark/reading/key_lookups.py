@@ -15,7 +15,7 @@ from forebay.client.reading.key_cursor import AT_ONCE_MAX, knows_log_ends, look_
 from forebay.client.reading.key_filter import KeyFilter
 from forebay.client.reading.key_plan import KeyPlan, choose
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.table import TableBucket
 from forebay.spark.filters import matching_partitions
 from forebay.spark.reading.live_read import InlineRows, Split

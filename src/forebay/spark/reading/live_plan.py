@@ -24,7 +24,7 @@ from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.planning import fixes_keys
 from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.log_offset import epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo

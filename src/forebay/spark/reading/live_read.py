@@ -28,6 +28,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, INSERT, LOG_OFFSET_COLUMN
 from forebay.base.errors import InternalError, NotFound
+from forebay.client.arrays import rows_without_columns
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.bucket_reader import BucketReader
 from forebay.client.reading.live_cursor import live_reader
@@ -35,8 +36,8 @@ from forebay.client.reading.log_decode import NO_OFFSET
 from forebay.client.reading.replay import ReplayCursor, rows_at
 from forebay.client.reading.snapshot_cursor import GONE, snapshot_reader
 from forebay.client.reading.table_snapshot import TableSnapshot
+from forebay.client.row_view import RowView
 from forebay.client.settings import Settings
-from forebay.client.views import RowView, rows_without_columns
 from forebay.codec.casting.conform import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo

@@ -28,7 +28,7 @@ from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.log_epochs import check_offsets
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.log_offset import LogOffset, epoch_of
 from forebay.metadata.table import TableBucket
 from forebay.spark import options
