@@ -13,7 +13,7 @@ from forebay.base.errors import Conflict, ErrorCode, ForebayError, NotFound, Uns
 from forebay.client.admin.admin import Admin
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector, list_partitions
-from forebay.client.reading.planning import fixes_keys
+from forebay.client.reading.key_check import may_fix_keys
 from forebay.client.results import LakeSnapshot
 from forebay.client.row_view import RowView
 from forebay.lake.source import LakeSplit, Planner
@@ -147,7 +147,7 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
 
 def _key_filter(view: RowView) -> KeyFilter | None:
     """Return what a filter says about keys and buckets; None if nothing."""
-    if not fixes_keys(view):
+    if not may_fix_keys(view):
         return None
     from forebay.client.reading.key_filter import KeyFilter
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.reading.planning import fixes_keys
+from forebay.client.reading.key_check import may_fix_keys
 from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
 from forebay.client.row_view import RowView
 from forebay.metadata.log_offset import epoch_of, with_epoch
@@ -177,7 +177,7 @@ class ClusterScan:
         `view` has the columns and all filters of `pushdown`.
         """
         info, selection = self.info, None
-        if fixes_keys(view):
+        if may_fix_keys(view):
             from forebay.spark.reading.key_lookups import selected_buckets
 
             selection = selected_buckets(connection, view, pushdown)
@@ -326,7 +326,7 @@ class ClusterScan:
             return None
 
         def find_buckets() -> Sequence[TableBucket]:
-            if fixes_keys(view):
+            if may_fix_keys(view):
                 from forebay.spark.reading.key_lookups import selected_buckets
 
                 selection = selected_buckets(connection, view, pushdown)
