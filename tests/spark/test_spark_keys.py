@@ -21,7 +21,7 @@ from forebay.spark.reading.live_read import InlineRows
 from forebay.spark.reading.live_source import LiveScanSource
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from forebay.spark.reading.scan import ScanProxy
-from forebay.unionread.splits import KvSnapshotSplit
+from forebay.unionread.splits import KvBucketSplit
 from tests.unionread.world import PAIMON, World, world
 
 pytestmark = pytest.mark.spark
@@ -132,7 +132,7 @@ def test_a_bucket_that_changes_after_the_snapshot_is_scanned_as_of_it(
     opened = scan.plan(connection, 2, wanted, scan.schema).open()
     [partition] = opened.partitions
     assert isinstance(partition, SplitsPartition)
-    assert [type(split) for split in partition.splits] == [InlineRows, KvSnapshotSplit]
+    assert [type(split) for split in partition.splits] == [InlineRows, KvBucketSplit]
     rows = [row for batch in scan.read_function(wanted, scan.schema).read(partition) for row in batch.to_pylist()]
     assert sorted(row["item"] for row in rows) == ["item 7", "item 8", "item 9"]
 

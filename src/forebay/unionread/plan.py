@@ -12,7 +12,7 @@ from forebay.metadata.table import TableBucket
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
     KeyLookupSplit,
-    KvSnapshotSplit,
+    KvBucketSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
@@ -48,7 +48,7 @@ class PlanFacts:
 class UnionPlan:
     """The splits to read. `log_offsets`: for each bucket, the offset up to which its changes are in the result.
 
-    A `KvSnapshotSplit` has no such offset before it is read, unless its bucket is empty; a `KeyLookupSplit` has none.
+    A `KvBucketSplit` has no such offset before it is read, unless its bucket is empty; a `KeyLookupSplit` has none.
     """
 
     reader: UnionReader
@@ -85,7 +85,7 @@ class UnionPlan:
                     found.append(piece("overridden", bucket, lake=lakes, start=start, stop=stop))
                 case LogSplit(bucket, start, stop):
                     found.append(piece("log", bucket, start=start, stop=stop))
-                case KvSnapshotSplit(bucket):
+                case KvBucketSplit(bucket):
                     found.append(piece("server", bucket))
                 case KeyLookupSplit(keys):
                     found += [piece("lookup", bucket, keys=len(some)) for bucket, some in keys]

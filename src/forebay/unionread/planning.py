@@ -28,7 +28,7 @@ from forebay.unionread.plan import PlanFacts, UnionPlan
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
     KeyLookupSplit,
-    KvSnapshotSplit,
+    KvBucketSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
@@ -117,7 +117,7 @@ def plan_at_snapshot(
     """Return the plan of a read that starts from `lake_snapshot` (None: from the logs alone) and ends at `stop`.
 
     With `within_stop` only the buckets of `stop` are read; raises `NotFound` if a partition of these was dropped. With
-    `from_snapshot`, buckets of a primary-key table that the lake does not have are a `KvSnapshotSplit` each, to be
+    `from_snapshot`, buckets of a primary-key table that the lake does not have are a `KvBucketSplit` each, to be
     read from a table snapshot that ends at `stop`. `identity` is that of a snapshot which the user selected by number
     or tag, as read at lookup (`forebay.lake.source.Planner.identity`). It detects that the number was reused; None
     skips the check.
@@ -400,7 +400,7 @@ class _Planning:
     def _plan_kv(self, bucket: TableBucket, stop: int) -> None:
         """Return the split of a bucket that the lake does not have: its current rows."""
         if stop > 0:
-            self._splits.append(KvSnapshotSplit(bucket))
+            self._splits.append(KvBucketSplit(bucket))
         else:
             self._log_offsets[bucket] = 0
 

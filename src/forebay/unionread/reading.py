@@ -1,7 +1,7 @@
 """Reads a split of a union read as record batches, on a worker.
 
 A `UnionReader` is the common part of all splits of a plan; it pickles, and is sent to a worker once. A split that is
-read twice returns the same rows, except a `KvSnapshotSplit` and a `KeyLookupSplit`, which are read as they are then.
+read twice returns the same rows, except a `KvBucketSplit` and a `KeyLookupSplit`, which are read as they are then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.merging import merge_sorted, override
 from forebay.unionread.splits import (
     KeyLookupSplit,
-    KvSnapshotSplit,
+    KvBucketSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
@@ -100,7 +100,7 @@ class UnionReader:
                 return self._lake_rows(split)
             case LogSplit():
                 return self._log_rows(split, session or self._shared())
-            case KvSnapshotSplit():
+            case KvBucketSplit():
                 return self._current_rows(split, session or self._shared())
             case LakeSnapshotAndLogSplit():
                 return self._merged_rows(split, session or self._shared())
@@ -155,7 +155,7 @@ class UnionReader:
             yield from reader
             check_read_to_the_end(self.info, reader, stops)
 
-    def _current_rows(self, split: KvSnapshotSplit, session: Session) -> Iterator[pa.RecordBatch]:
+    def _current_rows(self, split: KvBucketSplit, session: Session) -> Iterator[pa.RecordBatch]:
         with live_reader(session, self.view, [split.bucket], self.limit) as rows:
             yield from rows
 

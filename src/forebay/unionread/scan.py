@@ -22,7 +22,7 @@ from forebay.client.table import Table
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_at_snapshot, plan_view, readable_snapshot
-from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
+from forebay.unionread.splits import KeyLookupSplit, KvBucketSplit, LakeSnapshotSplit, UnionSplit
 
 if TYPE_CHECKING:
     from forebay.client.reading.table_snapshot import TableSnapshot
@@ -213,8 +213,8 @@ class _PinnedReader(RowReader):
 
     def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
         reader = self._plan.reader
-        current = [split.bucket for split in self._plan.splits if isinstance(split, KvSnapshotSplit)]
-        others = [split for split in self._plan.splits if not isinstance(split, KvSnapshotSplit)]
+        current = [split.bucket for split in self._plan.splits if isinstance(split, KvBucketSplit)]
+        others = [split for split in self._plan.splits if not isinstance(split, KvBucketSplit)]
         for split, batch in reader.read_each(others, self._session):
             yield _bucket(split), batch
         if current:
@@ -278,13 +278,13 @@ class UnionRowReader(RowReader):
 
     def _rows(self) -> Iterator[tuple[UnionSplit, pa.RecordBatch]]:
         reader, session = self.plan.reader, self._table.connection
-        by_kind = groupby(self.plan.splits, lambda split: isinstance(split, KvSnapshotSplit))
+        by_kind = groupby(self.plan.splits, lambda split: isinstance(split, KvBucketSplit))
         for is_kv, splits in by_kind:
             if not is_kv:
                 yield from reader.read_each(list(splits), session)
                 continue
             for split in splits:
-                assert isinstance(split, KvSnapshotSplit)
+                assert isinstance(split, KvBucketSplit)
                 with live_reader(session, self._view, [split.bucket], self._request.limit) as rows:
                     for batch in rows:
                         yield split, batch

@@ -30,7 +30,7 @@ from forebay.protocol.messages import Message
 from forebay.protocol.sasl import PlainClient
 from forebay.spark.reading.live_read import LiveRead
 from forebay.spark.reading.plan import SplitsPartition
-from forebay.unionread.splits import KvSnapshotSplit, LogSplit
+from forebay.unionread.splits import KvBucketSplit, LogSplit
 
 _CHECK_CRC = "client.scanner.log.check-crc"
 _CLIENT = -1
@@ -104,7 +104,7 @@ class DirectBuckets:
         return b"".join(_text(self._ranges(partition)) for partition in partitions)
 
     def _ranges(self, partition: SplitsPartition) -> bytes:
-        buckets = [split.bucket for split in partition.splits if isinstance(split, KvSnapshotSplit)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBucketSplit)]
         snapshot = partition.snapshot
         if not buckets or len(buckets) < len(partition.splits) or snapshot is None or not snapshot.is_exact:
             return b""

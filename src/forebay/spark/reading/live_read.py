@@ -47,7 +47,7 @@ from forebay.spark.workers import short_errors
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
     KeyLookupSplit,
-    KvSnapshotSplit,
+    KvBucketSplit,
     LakeSnapshotSplit,
     LogSplit,
     UnionSplit,
@@ -114,7 +114,7 @@ class LiveRead(TaskRead):
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         logs = [split for split in partition.splits if isinstance(split, LogSplit)]
-        buckets = [split.bucket for split in partition.splits if isinstance(split, KvSnapshotSplit)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBucketSplit)]
         lake = [part for part in partition.splits if isinstance(part, BoundUnionSplit)]
         for reader, parts in groupby(lake, attrgetter("reader")):
             for split, batch in reader.read_each([part.split for part in parts], connection):
@@ -141,7 +141,7 @@ class LiveRead(TaskRead):
         self, connection: Connection, partition: SplitsPartition, buckets: list[TableBucket]
     ) -> Iterator[pa.RecordBatch]:
         if partition.snapshot is not None:
-            kv = [split for split in partition.splits if isinstance(split, KvSnapshotSplit)]
+            kv = [split for split in partition.splits if isinstance(split, KvBucketSplit)]
             after = {split.bucket: split.after for split in kv if split.after is not None}
             yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets, after)
             return
@@ -352,7 +352,7 @@ class InlineRows:
         return f"InlineRows({self.rows})"
 
 
-Split = KvSnapshotSplit | LogSplit | BoundUnionSplit | KeyLookupSplit | InlineRows
+Split = KvBucketSplit | LogSplit | BoundUnionSplit | KeyLookupSplit | InlineRows
 
 
 MARKS_SCHEMA = StructType([StructField("marks", ArrayType(LongType(), False), False)])
