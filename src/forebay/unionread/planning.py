@@ -192,7 +192,7 @@ class _Planning:
     ) -> UnionPlan:
         info = self._info
         if self._keys is not None and self._keys.is_empty:
-            return UnionPlan(self._reader(None), (), {}, PlanFacts(chosen="nothing, as no row can match the filter"))
+            return UnionPlan(self._reader(None), (), {}, PlanFacts(selection="nothing, as no row can match the filter"))
         registered = readable_snapshot(self._table) if find is None else find()
         if lake_only and registered is None:
             return UnionPlan(self._reader(None), (), {}, PlanFacts(info.descriptor.lake_format))
@@ -224,7 +224,7 @@ class _Planning:
             tuple(lake_only_partitions) if info.is_partitioned else (),
             tuple(self._pruned),
             self._filter.predicate,
-            self._chosen(buckets),
+            self._selection(buckets),
             rolled_back,
         )
         return UnionPlan(self._reader(side), tuple(self._splits), self._log_offsets, facts)
@@ -295,7 +295,7 @@ class _Planning:
             return False
         return all(bucket in registered.log_offsets for bucket in looked_up)
 
-    def _chosen(self, buckets: Sequence[TableBucket]) -> str | None:
+    def _selection(self, buckets: Sequence[TableBucket]) -> str | None:
         """Return which buckets the filter leaves, in words."""
         if self._keys is None or self._keys.numbers is None or len(self._keys.numbers) == self._info.bucket_count:
             return None

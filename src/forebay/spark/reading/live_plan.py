@@ -289,7 +289,7 @@ class ClusterScan:
         if union is None:
             tasks, selection = self._stream_tasks(connection, cores, pushdown, view, look_up)
         else:
-            selection = union.chosen
+            selection = union.selection
             covered = frozenset(matching_buckets(connection, self.info, pushdown.partition_filters))
             count = partial(row_counts, connection, self.info)
             how = (covered, count, cores, pushdown.limit, self.options.records_per_partition)
