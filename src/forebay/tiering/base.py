@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InternalError, InvalidRequest
 from forebay.client.admin.lake import LakeTieringClient, TieringTable
-from forebay.client.admin.lake_history import is_same, registered_snapshot
+from forebay.client.admin.lake_history import has_offsets_of, registered_snapshot
 from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.connection import Connection
 from forebay.client.reading.log_epochs import log_epoch
@@ -116,7 +116,7 @@ def agreed_base(
             return RoundBase() if newest is None else _reported(connection, info, newest, None, partitions)
         if newest is None:
             return _without_snapshot(connection, info, committer, recorded, partitions, accept_loss)
-        if newest.snapshot_id == recorded.snapshot_id and is_same(recorded, newest):
+        if newest.snapshot_id == recorded.snapshot_id and has_offsets_of(recorded, newest):
             return RoundBase.of(recorded)
         return _with_another(connection, info, committer, recorded, newest, partitions, accept_loss)
 

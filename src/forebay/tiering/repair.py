@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.client.admin.lake import TieringTable
-from forebay.client.admin.lake_history import is_same, registered_snapshot
+from forebay.client.admin.lake_history import has_offsets_of, registered_snapshot
 from forebay.client.connection import Connection
 from forebay.client.results import LakeSnapshot
 from forebay.codec.log.log_batch import ChangeType
@@ -138,7 +138,7 @@ def _compare_with_lake(
         )
         if recorded is None:
             return (plain if newest is None else replace(plain, state=UNREPORTED)), comparison
-        if newest is not None and newest.snapshot_id == recorded.snapshot_id and is_same(recorded, newest):
+        if newest is not None and newest.snapshot_id == recorded.snapshot_id and has_offsets_of(recorded, newest):
             return replace(plain, state=AGREED), comparison
         if not committer.was_undone(recorded.snapshot_id, recorded.offsets_name):
             return replace(plain, state=EXPIRED if newest is None else UNREPORTED), comparison
