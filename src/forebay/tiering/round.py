@@ -121,7 +121,7 @@ def plan_round(
     does not have the rows any more, `Conflict` if the lake is ahead of a server that was restored from an older copy.
     """
     info = same_table(connection, table)
-    partitions = partitions_of(connection, info)
+    partitions = buckets_with_partitions(connection, info)
     stops = list_offsets(connection.cluster, info, list(partitions), LATEST)
     info = same_table(connection, table)
     factory = (lake or TieringLake()).factory(info, connection.settings)
@@ -143,7 +143,7 @@ def same_table(connection: Connection, table: TieringTable) -> TableInfo:
     return info
 
 
-def partitions_of(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
+def buckets_with_partitions(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
     """Return all buckets, each with the values of its partition."""
     numbers = range(info.bucket_count)
     if not info.is_partitioned:
@@ -433,7 +433,7 @@ def _with_lag(
     """Return the report with the current lag; unknown if the servers do not respond."""
     now_ms = clock.now_ms()
     try:
-        buckets = list(partitions_of(connection, planned.info))
+        buckets = list(buckets_with_partitions(connection, planned.info))
         latest = list_offsets(connection.cluster, planned.info, buckets, LATEST)
     except ForebayError:
         return replace(report, finished_ms=now_ms)
