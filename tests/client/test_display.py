@@ -11,7 +11,7 @@ import pytest
 import forebay.client
 from forebay.client.connection import Connection, connect
 from forebay.client.display import Listing, grid, table_html
-from forebay.client.reading.live_source import bucket_scan
+from forebay.client.reading.live_cursor import bucket_scan
 from forebay.client.results import ConfigEntry
 from forebay.client.settings import make_settings
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath

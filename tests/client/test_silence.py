@@ -24,13 +24,13 @@ from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection, connect
-from forebay.client.reading import live_source, replay
+from forebay.client.reading import live_cursor, replay
 from forebay.client.reading.bucket_reader import TableReader
-from forebay.client.reading.live_source import bucket_scan
+from forebay.client.reading.live_cursor import bucket_scan
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
+from forebay.client.row_view import RowView
 from forebay.client.settings import make_settings
 from forebay.client.table import Table
-from forebay.client.views import RowView
 from forebay.client.writing.sender import Sender
 from forebay.metadata import types
 from forebay.metadata.predicate import col
@@ -173,7 +173,7 @@ def test_a_cluster_without_scans_gives_the_rows_and_is_warned_of_once(
 ) -> None:
     table = keyed(make_table, buckets=2)
     proxy.on_response = without_scans
-    monkeypatch.setattr(live_source, "_warned", set())
+    monkeypatch.setattr(live_cursor, "_warned", set())
     other = through(table)
     with pytest.warns(RuntimeWarning, match="no ScanKv API"):
         assert other.scan().to_arrow().num_rows == 300

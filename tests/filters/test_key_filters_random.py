@@ -13,7 +13,7 @@ import pytest
 
 from forebay.client.reading import key_filter
 from forebay.client.reading.key_filter import KeyFilter
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, Schema
 from tests.filters.conditions import COLUMNS, KINDS, Join, Row, matches, predicate, random_condition, random_rows

@@ -14,7 +14,7 @@ import forebay
 from forebay.api.scan import ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.unionread.planning import plan_union
 from forebay.unionread.scan import UnionRowReader
 from forebay.unionread.splits import LakeSnapshotAndLogSplit

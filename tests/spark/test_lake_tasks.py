@@ -13,7 +13,7 @@ from forebay.metadata.table import TableBucket
 from forebay.spark.reading.live_plan import lake_tasks
 from forebay.spark.reading.live_read import BoundUnionSplit
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
+from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import PAIMON, World, world
 
@@ -50,7 +50,7 @@ def test_lake_parts_know_their_rows_and_the_rest_goes_the_ways_of_tables_without
     merged = parts[LakeSnapshotAndLogSplit]
     changes = merged.split.stop - merged.split.start
     assert merged.rows == sum(lake.rows() for lake in merged.split.lake) + changes > changes
-    assert [(s.bucket.bucket, s.rows) for s in task if isinstance(s, KvSnapshotSplit)] == [(2, 7), (3, 7)]
+    assert [(s.bucket.bucket, s.rows) for s in task if isinstance(s, KvBucketSplit)] == [(2, 7), (3, 7)]
 
 
 def test_logs_are_cut_into_tasks_of_their_own(lake: World) -> None:

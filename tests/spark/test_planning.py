@@ -9,7 +9,7 @@ from forebay.metadata.table import TableBucket
 from forebay.spark.reading import live_plan, plan
 from forebay.spark.reading.live_plan import cut_logs, cut_logs_for_limit, plan_kv
 from forebay.spark.reading.plan import ROWS_PER_TASK_MIN, spread, task_count
-from forebay.unionread.splits import KvSnapshotSplit, LogSplit
+from forebay.unionread.splits import KvBucketSplit, LogSplit
 
 BIG = ROWS_PER_TASK_MIN
 
@@ -80,7 +80,7 @@ def test_every_bucket_is_scanned_by_exactly_one_task(
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60), st.integers(1, 8))
 def test_a_task_has_at_most_the_average_before_its_last_split(sizes: list[int], tasks: int) -> None:
     """What dealing out the largest first guarantees: a split goes to the task that has the least."""
-    splits = [KvSnapshotSplit(bucket(number), rows) for number, rows in enumerate(sizes)]
+    splits = [KvBucketSplit(bucket(number), rows) for number, rows in enumerate(sizes)]
     for task in spread(splits, tasks):
         rows = [split.rows or 0 for split in task]
         last = min(rows, default=0)
@@ -88,7 +88,7 @@ def test_a_task_has_at_most_the_average_before_its_last_split(sizes: list[int], 
 
 
 def test_buckets_of_unknown_size_count_as_much_as_the_average() -> None:
-    tasks = spread([KvSnapshotSplit(bucket(n), rows) for n, rows in enumerate([100, None, 100, None])], 2)
+    tasks = spread([KvBucketSplit(bucket(n), rows) for n, rows in enumerate([100, None, 100, None])], 2)
     assert sorted(len(task) for task in tasks) == [2, 2]
 
 

@@ -11,7 +11,7 @@ import pytest
 from forebay import col
 from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.connection import Connection
-from forebay.client.reading import key_source
+from forebay.client.reading import key_cursor
 from forebay.spark.context import LiveContext
 from forebay.spark.jvm.spark_values import column_reference
 from forebay.spark.options import ReadOptions
@@ -21,7 +21,7 @@ from forebay.spark.reading.live_read import InlineRows
 from forebay.spark.reading.live_source import LiveScanSource
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from forebay.spark.reading.scan import ScanProxy
-from forebay.unionread.splits import KvSnapshotSplit
+from forebay.unionread.splits import KvBucketSplit
 from tests.unionread.world import PAIMON, World, world
 
 pytestmark = pytest.mark.spark
@@ -120,19 +120,19 @@ def test_a_frame_keeps_the_rows_that_were_looked_up(spark: Any, connection: Conn
 def test_a_bucket_that_changes_after_the_snapshot_is_scanned_as_of_it(
     connection: Connection, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, ask = connection.table(orders.removeprefix("forebay.")), key_source.Lookups.ask
+    table, ask = connection.table(orders.removeprefix("forebay.")), key_cursor.Lookups.ask
 
     def changed_meanwhile(self: Any, *rest: Any) -> Any:
         table.upsert([{"id": 7, "item": "too late", "x": 0.0}])
         return ask(self, *rest)
 
-    monkeypatch.setattr(key_source.Lookups, "ask", changed_meanwhile)
+    monkeypatch.setattr(key_cursor.Lookups, "ask", changed_meanwhile)
     scan = ClusterScan(table.info, ReadOptions(connection.settings))
     wanted = Pushdown(("id", "item", "x"), (), col("id").is_in([7, 8, 9]))
     opened = scan.plan(connection, 2, wanted, scan.schema).open()
     [partition] = opened.partitions
     assert isinstance(partition, SplitsPartition)
-    assert [type(split) for split in partition.splits] == [InlineRows, KvSnapshotSplit]
+    assert [type(split) for split in partition.splits] == [InlineRows, KvBucketSplit]
     rows = [row for batch in scan.read_function(wanted, scan.schema).read(partition) for row in batch.to_pylist()]
     assert sorted(row["item"] for row in rows) == ["item 7", "item 8", "item 9"]
 

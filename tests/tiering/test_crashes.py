@@ -10,7 +10,7 @@ import pytest
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.client.table import Table
 from forebay.lakes.paimon_tables import lake_table
-from forebay.tiering.round import STEPS
+from forebay.tiering.steps import RoundStep
 from tests.every_run import every_run
 from tests.paimon.lake import at_ms
 from tests.tiering.dying_worker import killed_at
@@ -35,7 +35,7 @@ def files_of(cluster: LakeCluster, table: Table) -> set[str]:
     return {p.name for p in folder.rglob("data-*")}
 
 
-IN_EVERY_RUN = {("data written", True), ("lake committed", False)}
+IN_EVERY_RUN = {(RoundStep.WRITE, True), (RoundStep.COMMIT, False)}
 """At which steps a table (with a key or not) is killed in every run; at all steps with `make nightly`."""
 
 
@@ -48,7 +48,7 @@ IN_EVERY_RUN = {("data written", True), ("lake committed", False)}
             id=f"{step}-{'primary key' if keyed else 'log'}",
             marks=() if (step, keyed) in IN_EVERY_RUN else pytest.mark.slow,
         )
-        for step in STEPS
+        for step in RoundStep
         for keyed in (True, False)
     ],
 )
@@ -61,8 +61,8 @@ def test_a_worker_that_is_killed_at_any_step_loses_and_doubles_nothing(
 @pytest.mark.parametrize(
     ("step", "keyed"),
     every_run(
-        [(step, keyed) for step in ("data written", "lake committed") for keyed in (False, True)],
-        {("lake committed", True)}.__contains__,
+        [(step, keyed) for step in (RoundStep.WRITE, RoundStep.COMMIT) for keyed in (False, True)],
+        {(RoundStep.COMMIT, True)}.__contains__,
     ),
 )
 def test_so_it_is_with_iceberg(iceberg_lake: LakeCluster, step: str, keyed: bool) -> None:
@@ -83,7 +83,7 @@ def die_and_go_on(cluster: LakeCluster, step: str, keyed: bool) -> None:
     cluster.check_complete(table)
 
 
-@pytest.mark.parametrize("step", every_run(["data written", "lake committed"], lambda step: step == "lake committed"))
+@pytest.mark.parametrize("step", every_run([RoundStep.WRITE, RoundStep.COMMIT], lambda step: step == RoundStep.COMMIT))
 def test_the_first_round_of_a_table_may_be_killed_too(paimon_lake: LakeCluster, step: str) -> None:
     table = paimon_lake.create("t", SCHEMA, primary_key=["k"])
     change(table, 0)
@@ -98,7 +98,7 @@ def test_files_of_a_killed_round_are_in_no_snapshot_and_are_found_by_the_lakes_c
 ) -> None:
     table = paimon_lake.create("t", SCHEMA, bucket_keys=["k"])
     change(table, 0)
-    killed_at(paimon_lake.server.bootstrap_servers, "data written", str(table.path))
+    killed_at(paimon_lake.server.bootstrap_servers, RoundStep.WRITE, str(table.path))
     left_over = files_of(paimon_lake, table)
     assert left_over
     paimon_lake.tier(table)
@@ -114,8 +114,8 @@ def test_files_of_a_killed_round_are_in_no_snapshot_and_are_found_by_the_lakes_c
 @pytest.mark.parametrize(
     "step",
     every_run(
-        ["planned", "data written", "offsets saved", "lake committed", "server told"],
-        {"offsets saved"}.__contains__,
+        [RoundStep.PLAN, RoundStep.WRITE, RoundStep.SAVE, RoundStep.COMMIT, RoundStep.REPORT],
+        {RoundStep.SAVE}.__contains__,
     ),
 )
 def test_a_server_that_is_restarted_in_the_middle_of_a_round_makes_no_difference(tmp_path: Path, step: str) -> None:

@@ -20,8 +20,9 @@ from forebay.base.errors import ErrorCode, ForebayError
 from forebay.client.admin.lake import TieringTable
 from forebay.client.table import Table
 from forebay.tiering.control import RoundControl
-from forebay.tiering.round import STEPS, plan_round, run_round, write_round
+from forebay.tiering.round import plan_round, run_round, write_round
 from forebay.tiering.runner import ThreadRunner
+from forebay.tiering.steps import RoundStep
 from tests.tiering.running import LAKES, LakeCluster, lake_cluster
 
 SCHEMA = {"k": pa.int32(), "p": pa.string(), "v": pa.string()}
@@ -40,7 +41,7 @@ operations = st.one_of(
     st.tuples(st.just("delete"), st.tuples(keys, places)),
     st.tuples(st.just("tier"), st.none()),
     st.tuples(st.just("tier cut"), st.none()),
-    st.tuples(st.just("die"), st.sampled_from(STEPS)),
+    st.tuples(st.just("die"), st.sampled_from(RoundStep)),
     st.tuples(st.just("overtake"), st.tuples(keys, places)),
     st.tuples(st.just("add column"), st.none()),
 )
@@ -106,7 +107,7 @@ class History:
         self.write([place])
 
         def other(reached: str) -> None:
-            if reached == "offsets saved":
+            if reached == RoundStep.SAVE:
                 cluster.tier(self.table)
 
         with pytest.raises(ForebayError) as refused:

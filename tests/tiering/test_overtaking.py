@@ -26,6 +26,7 @@ from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.tiering.control import RoundControl
 from forebay.tiering.round import TieringLake, commit_round, plan_round
 from forebay.tiering.splits import SplitTask, write_split
+from forebay.tiering.steps import RoundStep
 from tests.patience import PATIENCE
 from tests.tiering.overtaken_rounds import SCHEMA, commit, fill, handed_out, written
 from tests.tiering.running import LakeCluster
@@ -70,7 +71,7 @@ def test_a_zombie_that_committed_to_the_lake_is_carried_on_from_and_cannot_undo_
     asleep, awake = threading.Event(), threading.Event()
 
     def sleep_before_the_cluster_is_told(step: str) -> None:
-        if step == "lake committed":
+        if step == RoundStep.COMMIT:
             asleep.set()
             assert awake.wait(PATIENCE)
 
@@ -97,7 +98,7 @@ def test_rounds_that_all_run_at_the_same_time_write_every_row_once(any_lake: Lak
     assert len(any_lake.check_complete(table)) == 30
 
 
-@pytest.mark.parametrize("step", ["planned", "data written", "offsets saved"])
+@pytest.mark.parametrize("step", [RoundStep.PLAN, RoundStep.WRITE, RoundStep.SAVE])
 def test_a_table_that_is_recreated_during_a_round_gets_none_of_its_rows(memory_lake: LakeCluster, step: str) -> None:
     table = memory_lake.create("t", SCHEMA)
     fill(table, 1, 2)

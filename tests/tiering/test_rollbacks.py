@@ -26,6 +26,7 @@ from forebay.tiering import repair as repair_module
 from forebay.tiering import round as round_module
 from forebay.tiering.control import RoundControl
 from forebay.tiering.repair import LakeState, lake_state, repair
+from forebay.tiering.steps import RoundStep
 from tests.lake import rolling_back
 from tests.tiering.overtaken_rounds import SCHEMA, commit, fill, written
 from tests.tiering.running import LakeCluster
@@ -146,7 +147,7 @@ def test_a_worker_that_dies_before_it_reports_a_round_after_a_rollback_loses_not
         pass
 
     def die(step: str) -> None:
-        if step == "lake committed":
+        if step == RoundStep.COMMIT:
             raise Dies
 
     table = made(any_lake, keyed=True)
@@ -262,7 +263,7 @@ def test_a_rollback_that_was_undone_in_a_round_is_refused_with_a_way_out(iceberg
         pass
 
     def die(step: str) -> None:
-        if step == "lake committed":
+        if step == RoundStep.COMMIT:
             raise Dies
 
     table = made(iceberg_lake)
@@ -385,7 +386,7 @@ def test_a_server_that_was_restored_from_an_older_copy_takes_no_offsets_from_the
         pass
 
     def die(step: str) -> None:
-        if step == "lake committed":
+        if step == RoundStep.COMMIT:
             raise Dies
 
     table = made(any_lake)

@@ -26,6 +26,7 @@ from forebay.tiering.report import RoundReport
 from forebay.tiering.round import TieringRound, commit_round, plan_round, write_round
 from forebay.tiering.runner import ThreadRunner
 from forebay.tiering.splits import SplitTask, TieringSplit, write_split
+from forebay.tiering.steps import RoundStep
 from tests.every_run import every_run
 from tests.tiering.running import LakeCluster, lake_cluster, memory_storage
 
@@ -138,7 +139,7 @@ def test_a_partition_that_is_dropped_during_a_round_is_left_out_of_it(any_lake: 
         table.append([{"k": 1, "v": name, "p": name}])
 
     def drop(step: str) -> None:
-        if step == "planned":
+        if step == RoundStep.PLAN:
             table.drop_partition({"p": "x"})
 
     report = any_lake.tier(table, RoundControl(reached=drop))
@@ -160,7 +161,7 @@ def test_columns_that_are_added_between_and_during_rounds_lose_no_value(any_lake
     write({"k": 1, "v": "a"})
 
     def meanwhile(step: str) -> None:
-        if step == "planned":  # a snapshot split reads what is written now, with a column that the plan did not know
+        if step == RoundStep.PLAN:  # a snapshot split reads rows with a column that the plan did not know
             add_column("w")
             write({"k": 2, "v": "b", "w": 20})
 
@@ -339,7 +340,7 @@ def test_results_of_a_round_that_is_given_up_leave_no_files(memory_lake: LakeClu
 
     def give_up(step: str) -> None:
         steps.append(step)
-        if step == "data written":
+        if step == RoundStep.WRITE:
             control.cancel(NotFound("gone"))
 
     control.reached = give_up
@@ -348,7 +349,7 @@ def test_results_of_a_round_that_is_given_up_leave_no_files(memory_lake: LakeClu
     assert sum(result.rows for result in results) == 100
     with pytest.raises(NotFound, match="gone"):
         commit_round(memory_lake.connection, ready, results, control)
-    assert steps == ["data written"]  # nor is the server asked to save offsets
+    assert steps == [RoundStep.WRITE]  # nor is the server asked to save offsets
     assert memory_lake.storage.table(table.path).files == {}  # type: ignore[attr-defined]
     assert memory_lake.tier(table).rows == 100
 
@@ -384,18 +385,18 @@ def test_a_round_tells_how_far_it_is_and_closes_what_it_opens(
     )
     report = memory_lake.tier(table, control)
     assert told == [
-        "planning", "done: planned", "writing", (0, 2), (1, 2), (2, 2), "done: data written", "committing",
-        "done: offsets saved", "done: lake committed", "done: server told", "maintaining", "done: maintained",
+        "planning", "done: plan", "writing", (0, 2), (1, 2), (2, 2), "done: write", "committing",
+        "done: save", "done: commit", "done: report", "maintaining", "done: maintain",
     ]  # fmt: skip
     assert report.seconds > 0
     assert open_committers == []
     told.clear()
     assert memory_lake.tier(table, control).snapshot_id is None
-    assert told == ["planning", "done: planned", "writing", (0, 0), "done: data written"]
+    assert told == ["planning", "done: plan", "writing", (0, 0), "done: write"]
     assert open_committers == []
 
 
-@pytest.mark.parametrize("step", ["data written", "offsets saved", "lake committed", "server told"])
+@pytest.mark.parametrize("step", [RoundStep.WRITE, RoundStep.SAVE, RoundStep.COMMIT, RoundStep.REPORT])
 def test_a_round_that_fails_closes_what_it_opened(
     memory_lake: LakeCluster, open_committers: list[LakeCommitter], step: str
 ) -> None:

@@ -26,6 +26,7 @@ from forebay.tiering.runner import OnResult, ThreadRunner
 from forebay.tiering.service import TieringService
 from forebay.tiering.splits import SplitTask
 from forebay.tiering.status import TableStatus
+from forebay.tiering.steps import RoundStep
 from tests.patience import PATIENCE, until
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 
@@ -277,7 +278,7 @@ def test_two_services_share_the_tables_and_write_every_row_once(any_lake: LakeCl
         assert len(any_lake.check_complete(table)) == 5
 
 
-@pytest.mark.parametrize("step", ["data written", "lake committed"])
+@pytest.mark.parametrize("step", [RoundStep.WRITE, RoundStep.COMMIT])
 def test_a_service_continues_with_a_server_that_was_restarted(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from forebay import col
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, PartitionInfo, Schema, TableDescriptor, TableInfo, TablePath

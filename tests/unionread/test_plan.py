@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from forebay import col
+from forebay.client.row_view import RowView
 from forebay.client.settings import Settings
-from forebay.client.views import RowView
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate, predicate_text
@@ -16,7 +16,7 @@ from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor,
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.plan import PlanFacts, UnionPlan
 from forebay.unionread.reading import UnionReader
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
+from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
 
 COLUMNS = (Column("p", types.string().not_null()), Column("k", types.int_().not_null()), Column("v", types.int_()))
 TIERED = {"table.datalake.enabled": "true"}
@@ -100,7 +100,7 @@ def test_filters_say_what_the_lake_makes_of_them() -> None:
     lines = ["filter: v > 3 AND k IS NULL", "  the lake skips rows by: v > 3", "  the lake cannot use: k IS NULL"]
     for keyed, splits, expected in (
         (True, (split,), [*lines, whole]),
-        (True, (KvSnapshotSplit(bucket(0)),), lines),
+        (True, (KvBucketSplit(bucket(0)),), lines),
         (False, (split,), lines),
     ):
         found = plan(*splits, keyed=keyed, predicate=filters[0], accepted=filters[1])
@@ -135,7 +135,7 @@ def test_each_kind_of_split_has_its_section_and_reasons() -> None:
         LakeSnapshotAndLogSplit(bucket(3, 12), (), 0, 5),
         LogSplit(bucket(2, 11), 4, 6),
         LogSplit(bucket(0), 0, 6),
-        KvSnapshotSplit(bucket(0, 12)),
+        KvBucketSplit(bucket(0, 12)),
         partitioned=True,
         facts=facts,
     )
@@ -158,7 +158,7 @@ def test_each_kind_of_split_has_its_section_and_reasons() -> None:
 def test_of_many_splits_and_partitions_some_are_listed(count: int) -> None:
     names = tuple(f"d{i}" for i in range(count))
     facts = PlanFacts("paimon", 5, lake_only_partitions=names, pruned_partitions=names)
-    found = plan(*(KvSnapshotSplit(bucket(i)) for i in range(count)), facts=facts)
+    found = plan(*(KvBucketSplit(bucket(i)) for i in range(count)), facts=facts)
     listed = ", ".join(names[:12]) + ("" if count == 12 else f" and {count - 12} more")
     assert found[3:5] == [
         f"partitions of the stream that are left out: {listed}",

@@ -132,7 +132,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> 
     """Have something happen once, right after a read as of then has found out what it begins with."""
     found, happened = time_travel.resolve, list[object]()
 
-    def resolve(*given: Any) -> time_travel.Resolved:
+    def resolve(*given: Any) -> time_travel.ReadPoint:
         resolved = found(*given)
         if not happened:
             happened.append(change())

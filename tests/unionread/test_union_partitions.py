@@ -20,7 +20,7 @@ from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.protocol.api import ApiKey, ServerNode
 from forebay.testing.memory_lake import MemoryLakeStorage
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotSplit
+from forebay.unionread.splits import KvBucketSplit, LakeSnapshotSplit
 from tests.every_run import every_run
 from tests.paimon.lake import put
 from tests.unionread.world import World, bag, replayed
@@ -107,7 +107,7 @@ def test_a_partition_that_only_the_stream_has_is_read_from_the_stream(both: Worl
         write(table, ["new"], range(4), "x")
         assert both.rows(table) == replayed(table)
         if keyed:
-            assert any(isinstance(split, KvSnapshotSplit) for split in both.plan(table).splits)
+            assert any(isinstance(split, KvBucketSplit) for split in both.plan(table).splits)
 
 
 def test_a_recreated_partition_overrides_what_the_lake_has_of_its_name(both: World) -> None:

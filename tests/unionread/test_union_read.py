@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from forebay import col
-from forebay.client.reading.live_source import bucket_scan
+from forebay.client.reading.live_cursor import bucket_scan
 from forebay.metadata.table import TableBucket
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
+from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 from tests.unionread.world import ICEBERG, World, bag, replayed
 
 KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("amount", pa.float64())])
@@ -109,7 +109,7 @@ def test_buckets_come_from_lake_and_log_from_the_lake_alone_or_from_the_server(b
     alone = [s for s in plan.splits if isinstance(s, LakeSnapshotSplit)]
     assert [s.bucket for s in merged] == [tiered[0]]
     assert {s.lake.bucket() for s in alone} == {1, 2, 3, 4, 5}
-    assert [s.bucket.bucket for s in plan.splits if isinstance(s, KvSnapshotSplit)] == [6, 7]
+    assert [s.bucket.bucket for s in plan.splits if isinstance(s, KvBucketSplit)] == [6, 7]
     assert both.rows(table) == replayed(table)
     assert len(both.read(table)) == 40
 

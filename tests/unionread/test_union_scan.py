@@ -20,7 +20,7 @@ from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.testing.memory_lake import MemoryLakeStorage, expire_all_but_the_newest
 from forebay.unionread.scan import UnionRowReader
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, SplitCodec
+from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, SplitCodec
 from tests.paimon.lake import at_ms
 from tests.unionread.world import ICEBERG, World, bag, compact, replayed
 
@@ -335,7 +335,7 @@ def test_splits_come_back_from_their_bytes(lake: World) -> None:
         LakeSnapshotAndLogSplit(bucket, (lake_split, lake_split), 5, 6),
         LakeSnapshotAndLogSplit(parted, (), 0, 1 << 60),
         LogSplit(parted, 0, 9),
-        KvSnapshotSplit(bucket),
+        KvBucketSplit(bucket),
     ):
         data = codec.encode(split)
         assert codec.decode(data) == split

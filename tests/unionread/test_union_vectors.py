@@ -22,7 +22,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table as PaimonTable
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit
+from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
 from tests.paimon.lake import altered, put
 from tests.unionread.world import PAIMON, World, bag, replayed, world
@@ -94,7 +94,7 @@ def tier_and_check(vectors: VectorsWorld, write: Write, compact: Callable[[str],
     before = vectors.ends()
     vectors.tell(write(first, None), before)
     vectors.check()
-    assert {type(s) for s in running.plan(table).splits} == {KvSnapshotSplit}
+    assert {type(s) for s in running.plan(table).splits} == {KvBucketSplit}
     compact("a")
     readable = compact("b")
     vectors.tell(readable, before, before)

@@ -23,8 +23,8 @@ import forebay
 from forebay.base.errors import NotFound
 from forebay.client.admin.lake import LakeTieringClient
 from forebay.client.connection import Connection
+from forebay.client.row_view import RowView
 from forebay.client.table import Table
-from forebay.client.views import RowView
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.conform import conform_array
 from forebay.codec.filters import bind, filter_rows

@@ -346,7 +346,7 @@ class Table(ArrowStream):
         Give True with a dict of offsets to go on reading a whole table.
         """
         from forebay.client.reading.log_plan import open_log_reader
-        from forebay.client.views import RowView
+        from forebay.client.row_view import RowView
 
         return open_log_reader(
             self.connection,
@@ -380,7 +380,7 @@ class Table(ArrowStream):
         """
         from forebay.client.reading.binlog import METADATA, BinlogReader, check_has_binlog
         from forebay.client.reading.log_plan import open_log_reader
-        from forebay.client.views import RowView
+        from forebay.client.row_view import RowView
 
         check_has_binlog(self.info)
         return open_log_reader(

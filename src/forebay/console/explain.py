@@ -54,7 +54,7 @@ def explain(
         "expired_snapshot": None if facts.expired_snapshot_id is None else str(facts.expired_snapshot_id),
         "columns": list(plan.reader.schema.names),
         "filters": _filters(plan),
-        "chosen": plan.chosen,
+        "chosen": plan.selection,
         "pruned_partitions": list(facts.pruned_partitions[:limit]),
         "lake_only_partitions": list(facts.lake_only_partitions[:limit]),
         "totals": _totals(pieces),

@@ -38,12 +38,18 @@ _PUBLIC = """
 PUBLIC_OPTIONS = frozenset(_PUBLIC.split())
 """Options (in lower case), for any format, that say where a lake is and how to access it. None is a secret."""
 
-_HARMLESS_PARAMETERS = frozenset({"ssl", "sslmode", "usessl", "servertimezone", "characterencoding", "useunicode"})
+HARMLESS_PARAMETERS = frozenset({"ssl", "sslmode", "usessl", "servertimezone", "characterencoding", "useunicode"})
+"""Parameters of addresses (in lower case) that are no secrets."""
+
 _CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
 """Schemes with a container in the place of a user name."""
 
-_ADDRESS = re.compile(r"(?P<scheme>(?:jdbc:)?[A-Za-z][A-Za-z0-9+.:-]*)://(?P<rest>.*)", re.DOTALL)
-_NEXT_ADDRESS = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+ADDRESS = re.compile(r"(?P<scheme>(?:jdbc:)?[A-Za-z][A-Za-z0-9+.:-]*)://(?P<rest>.*)", re.DOTALL)
+"""An address: its scheme, and the rest."""
+
+NEXT_ADDRESS = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+"""The comma between two addresses of one value."""
+
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:\[\]()@\s]*)(:\d*)?")
 
 
@@ -56,12 +62,12 @@ def public_options(options: Mapping[str, str], also: Iterable[str] = ()) -> dict
 
 def without_secrets(value: str) -> str | None:
     """`value` without user names, passwords and parameters of addresses; None if that cannot be done reliably."""
-    parts = [_clean_address(part) for part in _NEXT_ADDRESS.split(value)]
+    parts = [_clean_address(part) for part in NEXT_ADDRESS.split(value)]
     return None if None in parts else ",".join(part for part in parts if part is not None)
 
 
 def _clean_address(text: str) -> str | None:
-    match = _ADDRESS.fullmatch(text)
+    match = ADDRESS.fullmatch(text)
     if match is None:
         if text.startswith(("/", "./", "../")):
             return text
@@ -88,7 +94,7 @@ def _without_parameters(text: str) -> str:
     harmless = [
         part
         for part in re.split(r"[?&;]", plain[start + 1 :])
-        if part.partition("=")[0].strip().lower() in _HARMLESS_PARAMETERS
+        if part.partition("=")[0].strip().lower() in HARMLESS_PARAMETERS
     ]
     separator = plain[start : start + 1]
     return plain[:start] + (separator + ("&" if separator == "?" else ";").join(harmless) if harmless else "")

@@ -8,10 +8,10 @@ from urllib.parse import unquote
 
 from forebay.base.errors import ForebayError, InternalError
 from forebay.lake.public_options import (
-    _ADDRESS,
-    _HARMLESS_PARAMETERS,
-    _NEXT_ADDRESS,
+    ADDRESS,
+    HARMLESS_PARAMETERS,
     HIDDEN,
+    NEXT_ADDRESS,
     public_options,
 )
 
@@ -59,12 +59,12 @@ class SecretMask:
 def _parts(value: str) -> set[str]:
     """The parts of an address besides its host and path: the password and parameter values, escaped and unescaped."""
     secrets: set[str] = set()
-    for part in _NEXT_ADDRESS.split(value):
-        match = _ADDRESS.fullmatch(part)
+    for part in NEXT_ADDRESS.split(value):
+        match = ADDRESS.fullmatch(part)
         if match is not None and "@" in match["rest"]:
             secrets.add(match["rest"].rpartition("@")[0].partition(":")[2])
         for parameter in re.split(r"[?&;]", part)[1:]:
             name, _, text = parameter.partition("=")
-            if name.strip().lower() not in _HARMLESS_PARAMETERS:
+            if name.strip().lower() not in HARMLESS_PARAMETERS:
                 secrets.add(text)
     return secrets | {unquote(text) for text in secrets}

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InternalError, InvalidRequest
 from forebay.client.admin.lake import LakeTieringClient, TieringTable
-from forebay.client.admin.lake_history import is_same, registered_snapshot
+from forebay.client.admin.lake_history import has_offsets_of, registered_snapshot
 from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.connection import Connection
 from forebay.client.reading.log_epochs import log_epoch
@@ -51,7 +51,7 @@ _SHOWN = 5
 _REMEDY = "Nothing is tiered until you decide what to do: `forebay tiering repair {path}` shows what can be done"
 
 
-Partitions = Mapping[TableBucket, Mapping[str, str] | None]
+BucketPartitions = Mapping[TableBucket, Mapping[str, str] | None]
 """The buckets of the stream, each with the values of its partition."""
 
 
@@ -97,7 +97,7 @@ def agreed_base(
     table: TieringTable,
     info: TableInfo,
     factory: LakeTieringFactory,
-    partitions: Partitions,
+    partitions: BucketPartitions,
     *,
     accept_loss: bool = False,
 ) -> RoundBase:
@@ -116,7 +116,7 @@ def agreed_base(
             return RoundBase() if newest is None else _reported(connection, info, newest, None, partitions)
         if newest is None:
             return _without_snapshot(connection, info, committer, recorded, partitions, accept_loss)
-        if newest.snapshot_id == recorded.snapshot_id and is_same(recorded, newest):
+        if newest.snapshot_id == recorded.snapshot_id and has_offsets_of(recorded, newest):
             return RoundBase.of(recorded)
         return _with_another(connection, info, committer, recorded, newest, partitions, accept_loss)
 
@@ -130,7 +130,7 @@ def _with_another(
     committer: LakeCommitter,
     recorded: LakeSnapshot,
     newest: CommittedLakeSnapshot,
-    partitions: Partitions,
+    partitions: BucketPartitions,
     accept_loss: bool,
 ) -> RoundBase:
     """Return the base where the lake has another newest tiering snapshot than the cluster knows."""
@@ -161,7 +161,7 @@ def _reported(
     info: TableInfo,
     newest: CommittedLakeSnapshot,
     recorded: LakeSnapshot | None,
-    partitions: Partitions,
+    partitions: BucketPartitions,
 ) -> RoundBase:
     """Report the lake's newest tiering snapshot to the cluster, in place of the one that it knows.
 
@@ -202,7 +202,7 @@ def _without_snapshot(
     info: TableInfo,
     committer: LakeCommitter,
     recorded: LakeSnapshot,
-    partitions: Partitions,
+    partitions: BucketPartitions,
     accept_loss: bool,
 ) -> RoundBase:
     """Return the base where the lake has no tiering snapshot, and the cluster knows one."""
@@ -228,7 +228,7 @@ def _from_rows(
     committer: LakeCommitter,
     recorded: LakeSnapshot,
     newest: CommittedLakeSnapshot | None,
-    partitions: Partitions,
+    partitions: BucketPartitions,
     accept_loss: bool,
 ) -> RoundBase:
     """Return a base whose offsets follow from the rows of the lake table, because no file of them is left."""
@@ -254,7 +254,7 @@ def _log_rollback(info: TableInfo, recorded: LakeSnapshot, snapshot_id: int | No
 # ---- offsets --------------------------------------------------------------------------------------------------------
 
 
-def held_by_rows(committer: LakeCommitter, partitions: Partitions) -> dict[TableBucket, int] | None:
+def held_by_rows(committer: LakeCommitter, partitions: BucketPartitions) -> dict[TableBucket, int] | None:
     """Return how much of each log the lake table has, by its rows; None if the rows have no log offsets.
 
     It may be less than the lake really has. That is harmless for a table with a primary key, whose changes are
@@ -268,7 +268,7 @@ def held_by_rows(committer: LakeCommitter, partitions: Partitions) -> dict[Table
 
 
 def added_again(
-    committer: LakeCommitter, info: TableInfo, held: Mapping[TableBucket, int], partitions: Partitions
+    committer: LakeCommitter, info: TableInfo, held: Mapping[TableBucket, int], partitions: BucketPartitions
 ) -> list[TableBucket]:
     """Return the buckets of which a rolled back table has rows that its newest tiering snapshot, with the offsets
     `held`, does not have: others have added undone rows again, as a cherry-pick does.
@@ -287,7 +287,7 @@ def check_added_again(
     recorded: LakeSnapshot,
     snapshot_id: int,
     held: Mapping[TableBucket, int],
-    partitions: Partitions,
+    partitions: BucketPartitions,
 ) -> None:
     """Raise `InvalidRequest` if a round would add rows twice: see `added_again`."""
     buckets = added_again(committer, info, held, partitions)
@@ -304,7 +304,7 @@ def lost_records(
     info: TableInfo,
     recorded: LakeSnapshot,
     held: Mapping[TableBucket, int],
-    partitions: Partitions,
+    partitions: BucketPartitions,
 ) -> list[LostRecords]:
     """Return the records that the lake had as of `recorded`, and that neither a lake with the offsets `held` nor the
     stream has now."""
@@ -327,7 +327,7 @@ def check_log(
     recorded: LakeSnapshot,
     snapshot_id: int | None,
     held: Mapping[TableBucket, int],
-    partitions: Partitions,
+    partitions: BucketPartitions,
 ) -> None:
     """Raise `InvalidRequest` (LOG_OFFSET_OUT_OF_RANGE) if records were lost by a rollback to `snapshot_id`."""
     lost = lost_records(connection, info, recorded, held, partitions)

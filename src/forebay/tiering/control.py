@@ -9,9 +9,10 @@ from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError
 from forebay.base.progress import OnProgress, no_progress
+from forebay.tiering.steps import RoundStep
 
-Reached: TypeAlias = Callable[[str], None]
-"""Called with the name of each completed step of a round (`forebay.tiering.round.STEPS`): tests crash there."""
+Reached: TypeAlias = Callable[[RoundStep], None]
+"""Called with each completed step of a round: tests crash there."""
 
 
 def nothing_happens(_step: str) -> None:
@@ -34,7 +35,8 @@ class RoundControl:
         """`limit_to_freshness`: stop reading logs after the table's freshness, and commit what was read.
 
         `check_still_mine` raises if the table is now another worker's; it is called before the lake commit.
-        `on_progress` is called with the number of written splits and of all splits, `on_phase` with the round's phase.
+        `on_progress` is called with the number of written splits and of all splits, `on_phase` with the round's phase
+        (`RoundStep.phase`).
         """
         self.limit_to_freshness = limit_to_freshness
         self.deadline_ms: int | None = None

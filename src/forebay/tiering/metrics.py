@@ -8,9 +8,10 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from forebay.tiering.service import TieringService
+from forebay.tiering.steps import RoundStep
 
 _LABELS = ("database", "table")
-_PHASES = ("planning", "writing", "committing", "maintaining", "pausing", "waiting")
+_PHASES = (*dict.fromkeys(step.phase for step in RoundStep), "pausing", "waiting")
 
 
 class TieringMetrics(Collector):

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.client.admin.lake import TieringTable
-from forebay.client.admin.lake_history import is_same, registered_snapshot
+from forebay.client.admin.lake_history import has_offsets_of, registered_snapshot
 from forebay.client.connection import Connection
 from forebay.client.results import LakeSnapshot
 from forebay.codec.log.log_batch import ChangeType
@@ -40,12 +40,19 @@ from forebay.lake.tiering import (
     offsets_name,
 )
 from forebay.metadata.table import TableInfo, TablePath
-from forebay.tiering.base import LostRecords, Partitions, RoundBase, added_again, held_by_rows, lost_records
+from forebay.tiering.base import BucketPartitions, LostRecords, RoundBase, added_again, held_by_rows, lost_records
 from forebay.tiering.control import RoundControl
 from forebay.tiering.lag import newest_lake_snapshot
 from forebay.tiering.now import as_if_handed_out, tier_table
 from forebay.tiering.report import RoundReport
-from forebay.tiering.round import TieringLake, TieringRound, commit_round, partitions_of, plan_round, write_round
+from forebay.tiering.round import (
+    TieringLake,
+    TieringRound,
+    buckets_with_partitions,
+    commit_round,
+    plan_round,
+    write_round,
+)
 from forebay.tiering.runner import OnResult, ThreadRunner
 from forebay.tiering.splits import SplitResult, SplitTask, TieringSplit
 
@@ -128,7 +135,7 @@ def _compare_with_lake(
     context = CommitterContext(info, 0, None if recorded is None else recorded.snapshot_id)
     with closing(factory.create_committer(context)) as committer:
         newest = committer.get_missing_lake_snapshot(None)
-        comparison = _Comparison(info, factory, recorded, newest, partitions_of(connection, info))
+        comparison = _Comparison(info, factory, recorded, newest, buckets_with_partitions(connection, info))
         plain = LakeState(
             info.path,
             info.has_primary_key,
@@ -138,7 +145,7 @@ def _compare_with_lake(
         )
         if recorded is None:
             return (plain if newest is None else replace(plain, state=UNREPORTED)), comparison
-        if newest is not None and newest.snapshot_id == recorded.snapshot_id and is_same(recorded, newest):
+        if newest is not None and newest.snapshot_id == recorded.snapshot_id and has_offsets_of(recorded, newest):
             return replace(plain, state=AGREED), comparison
         if not committer.was_undone(recorded.snapshot_id, recorded.offsets_name):
             return replace(plain, state=EXPIRED if newest is None else UNREPORTED), comparison
@@ -161,7 +168,7 @@ class _Comparison:
     factory: LakeTieringFactory
     registered: LakeSnapshot | None
     newest: CommittedLakeSnapshot | None
-    partitions: Partitions
+    partitions: BucketPartitions
     held: Any = None
 
 

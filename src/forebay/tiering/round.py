@@ -1,14 +1,16 @@
 """One round: the log records that a table's lake does not have are written into it, as one lake snapshot.
 
+The steps (`forebay.tiering.steps.RoundStep`):
+
     plan     what the cluster and the lake know of the lake table, where the logs end now -> splits
     write    workers turn splits into files (`forebay.tiering.splits`); nothing is visible yet
     save     the cluster stores the new offsets durably in a file, whose path goes into the lake snapshot
     commit   the lake snapshot becomes visible: all rows, and the path of the offsets, atomically
-    tell     the cluster registers the snapshot: union reads start from it, and the log may be trimmed up to it
+    report   the cluster registers the snapshot: union reads start from it, and the log may be trimmed up to it
     maintain expiry and compaction, according to the table's options
 
 A round that dies before `commit` has changed nothing: its files belong to no snapshot, and the lake's own clean-up
-finds them. One that dies between `commit` and `tell` leaves a snapshot that the cluster does not know; the next plan
+finds them. One that dies between `commit` and `report` leaves a snapshot that the cluster does not know; the next plan
 asks the lake for it first, reports it to the cluster, and continues from its offsets. So each row is written exactly
 once. Two rounds of one table never both commit: the lake refuses the one whose base is no longer the newest
 snapshot (`forebay.lake.tiering.check_base`).
@@ -53,11 +55,9 @@ from forebay.tiering.control import RoundControl
 from forebay.tiering.report import RoundReport
 from forebay.tiering.runner import SplitRunner
 from forebay.tiering.splits import SplitResult, SplitTask, TieringSplit
+from forebay.tiering.steps import RoundStep
 
 _LOGGER = logging.getLogger(__name__)
-
-STEPS = ("planned", "data written", "offsets saved", "lake committed", "server told", "maintained")
-"""The steps that a round reports when they are done (`RoundControl.reached`)."""
 
 CreateStorage: TypeAlias = Callable[[str, Mapping[str, str]], LakeStorage]
 
@@ -121,7 +121,7 @@ def plan_round(
     does not have the rows any more, `Conflict` if the lake is ahead of a server that was restored from an older copy.
     """
     info = same_table(connection, table)
-    partitions = partitions_of(connection, info)
+    partitions = buckets_with_partitions(connection, info)
     stops = list_offsets(connection.cluster, info, list(partitions), LATEST)
     info = same_table(connection, table)
     factory = (lake or TieringLake()).factory(info, connection.settings)
@@ -143,7 +143,7 @@ def same_table(connection: Connection, table: TieringTable) -> TableInfo:
     return info
 
 
-def partitions_of(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
+def buckets_with_partitions(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
     """Return all buckets, each with the values of its partition."""
     numbers = range(info.bucket_count)
     if not info.is_partitioned:
@@ -209,10 +209,10 @@ def run_round(
 ) -> RoundReport:
     """Plan, write and commit one round; return its report. After an error, the next plan checks what was committed."""
     began = clock.monotonic()
-    control.on_phase("planning")
+    control.on_phase(RoundStep.PLAN.phase)
     planned = plan_round(connection, table, lake)
     control.begin(planned.info.descriptor.option("table.datalake.freshness"))
-    control.reached("planned")
+    control.reached(RoundStep.PLAN)
     results = write_round(connection, planned, runner, control, ids)
     report = commit_round(connection, planned, results, control, clock)
     return replace(report, seconds=clock.monotonic() - began)
@@ -241,7 +241,7 @@ def write_round(
         results.append(result)
         control.on_progress(len(results), len(tasks))
 
-    control.on_phase("writing")
+    control.on_phase(RoundStep.WRITE.phase)
     control.on_progress(0, len(tasks))
     try:
         if tasks:
@@ -252,7 +252,7 @@ def write_round(
     finally:
         if pinned is not None:
             pinned.release()
-    control.reached("data written")
+    control.reached(RoundStep.WRITE)
     return results
 
 
@@ -298,7 +298,7 @@ def commit_round(
         return replace(report, finished_ms=clock.now_ms(), lag_records=0)  # the ends of the logs were just asked for
     if not done and not planned.base.must_commit:
         return _with_lag(report, connection, planned, {}, clock)
-    control.on_phase("committing")
+    control.on_phase(RoundStep.SAVE.phase)
     ends = {result.bucket: result.end_offset for result in done if result.end_offset is not None}
     tiering = LakeTieringClient(connection)
     try:
@@ -310,23 +310,23 @@ def commit_round(
     except BaseException:
         _abort(planned, results)
         raise
-    control.reached("offsets saved")
+    control.reached(RoundStep.SAVE)
     _check_still_ours(connection, planned, done, control)
     committer = planned.committer()
     try:
         committed = _commit_to_lake(committer, planned, done, path)
-        control.reached("lake committed")
-        _tell(connection, tiering, planned, committed, path, ends, done)
-        control.reached("server told")
+        control.reached(RoundStep.COMMIT)
+        _report_snapshot(connection, tiering, planned, committed, path, ends, done)
+        control.reached(RoundStep.REPORT)
         stats = committed.stats
         report = replace(report, snapshot_id=committed.snapshot_id, lake_bytes=stats.file_bytes, lake_rows=stats.rows)
         report = _with_lag(report, connection, planned, ends, clock)
-        control.on_phase("maintaining")
+        control.on_phase(RoundStep.MAINTAIN.phase)
         # By the committer of the round, which knows the changed buckets.
         report = replace(report, maintenance_error=_maintain(committer, planned))
     finally:
         committer.close()
-    control.reached("maintained")
+    control.reached(RoundStep.MAINTAIN)
     return report
 
 
@@ -367,7 +367,7 @@ def _is_fenced(error: Exception) -> bool:
     return isinstance(error, ForebayError) and error.code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION
 
 
-def _tell(
+def _report_snapshot(
     connection: Connection,
     tiering: LakeTieringClient,
     planned: TieringRound,
@@ -433,7 +433,7 @@ def _with_lag(
     """Return the report with the current lag; unknown if the servers do not respond."""
     now_ms = clock.now_ms()
     try:
-        buckets = list(partitions_of(connection, planned.info))
+        buckets = list(buckets_with_partitions(connection, planned.info))
         latest = list_offsets(connection.cluster, planned.info, buckets, LATEST)
     except ForebayError:
         return replace(report, finished_ms=now_ms)

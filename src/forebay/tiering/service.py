@@ -35,6 +35,7 @@ from forebay.tiering.report import RoundReport
 from forebay.tiering.round import TieringLake, run_round
 from forebay.tiering.runner import SplitRunner, ThreadRunner
 from forebay.tiering.status import ServiceStatus, TableStatus, status_html
+from forebay.tiering.steps import RoundStep
 
 if TYPE_CHECKING:
     from forebay.base.tracing import Steps
@@ -266,7 +267,7 @@ class TieringService:
             before = self._jobs.get(table.table_id)
             if before is not None:
                 before.control.cancel(Unavailable("the cluster has reassigned the table"))
-            record = self._records.setdefault(table.path, _History(TableStatus(table.path, "planning")))
+            record = self._records.setdefault(table.path, _History(TableStatus(table.path, RoundStep.PLAN.phase)))
             self._records.move_to_end(table.path)
             if len(self._records) > TABLES_REMEMBERED:
                 self._forget_one()
@@ -275,7 +276,7 @@ class TieringService:
             if self._stopping.is_set():  # since the table was asked for
                 self._end(job)
             self._jobs[table.table_id] = job
-            record.status = replace(record.status, phase="planning", splits_done=0, splits=0)
+            record.status = replace(record.status, phase=RoundStep.PLAN.phase, splits_done=0, splits=0)
         self._rounds.submit(self._run, job)
 
     def _forget_one(self) -> None:

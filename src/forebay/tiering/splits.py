@@ -27,11 +27,11 @@ import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
+from forebay.client.arrays import array_of, integers
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
-from forebay.client.reading.live_source import bucket_scan
+from forebay.client.reading.live_cursor import bucket_scan
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.views import array_of, integers
 from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import LakeTieringFactory, LakeWriter, WriterContext

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from forebay.base.markup import grid, heading
 from forebay.metadata.table import TablePath
 from forebay.tiering.report import RoundReport
+from forebay.tiering.steps import RoundStep
 
 HEADER = ("table", "state", "splits", "rounds", "rows", "MB read", "behind (records)", "behind (s)", "last error")
 
@@ -15,8 +16,8 @@ HEADER = ("table", "state", "splits", "rounds", "rows", "MB read", "behind (reco
 class TableStatus:
     """The status of one table of a service.
 
-    `phase` is its round's phase ("planning", "writing", "committing", "maintaining"), "pausing" after a failure, or
-    "waiting" while the table is not assigned. Counts are those of this service since it was started.
+    `phase` is its round's phase (`RoundStep.phase`), "pausing" after a failure, or "waiting" while the table is not
+    assigned. Counts are those of this service since it was started.
     """
 
     path: TablePath
@@ -38,7 +39,7 @@ class TableStatus:
         return (
             str(self.path),
             self.phase,
-            f"{self.splits_done}/{self.splits}" if self.phase == "writing" else "",
+            f"{self.splits_done}/{self.splits}" if self.phase == RoundStep.WRITE.phase else "",
             f"{self.rounds:,}" + (f" ({self.failures} failed)" if self.failures else ""),
             f"{self.rows:,}",
             f"{self.read_bytes / 1e6:,.1f}",

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.client.views import array_of, integers
+from forebay.client.arrays import array_of, integers
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.key_index import KeyIndex, distinct_numbers
 from forebay.codec.rows.keys import KeyEncoder, primary_key_encoder

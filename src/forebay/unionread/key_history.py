@@ -19,8 +19,8 @@ from forebay.base.errors import ErrorCode, NotFound
 from forebay.client.admin.admin import Admin
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.reading.key_filter import possible_buckets
+from forebay.client.row_view import RowView
 from forebay.client.table import Table
-from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate, all_of, col
 from forebay.metadata.table import TableBucket
 from forebay.unionread.open_lakes import lake_of

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from forebay.base.errors import InternalError
-from forebay.client.views import RowView, rows_without_columns
+from forebay.client.arrays import rows_without_columns
+from forebay.client.row_view import RowView
 from forebay.codec.arrow.arrow_types import arrow_type, storage_schema
 from forebay.codec.casting.conform import conform_array
 from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader

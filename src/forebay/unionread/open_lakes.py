@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import InvalidRequest
+from forebay.client.row_view import RowView
 from forebay.client.session import Session
-from forebay.client.views import RowView
 from forebay.lake.formats import create_lake_storage
 from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSource

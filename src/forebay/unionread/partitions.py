@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.client.cluster.partitions import PartitionSelector, partition_texts
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.filters import bound_conjuncts, columns_of, join, mask
 from forebay.metadata.partitions import partition_name, partition_text, partition_value

@@ -12,7 +12,7 @@ from forebay.metadata.table import TableBucket
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
     KeyLookupSplit,
-    KvSnapshotSplit,
+    KvBucketSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
@@ -37,7 +37,7 @@ class PlanFacts:
     lake_only_partitions: tuple[str, ...] = ()
     pruned_partitions: tuple[str, ...] = ()
     partition_filter: Predicate | None = None
-    chosen: str | None = None
+    selection: str | None = None
     """Which buckets the filter leaves; None for all."""
 
     rolled_back: bool = False
@@ -48,7 +48,7 @@ class PlanFacts:
 class UnionPlan:
     """The splits to read. `log_offsets`: for each bucket, the offset up to which its changes are in the result.
 
-    A `KvSnapshotSplit` has no such offset before it is read, unless its bucket is empty; a `KeyLookupSplit` has none.
+    A `KvBucketSplit` has no such offset before it is read, unless its bucket is empty; a `KeyLookupSplit` has none.
     """
 
     reader: UnionReader
@@ -57,11 +57,11 @@ class UnionPlan:
     facts: PlanFacts
 
     @property
-    def chosen(self) -> str | None:
+    def selection(self) -> str | None:
         """Which keys are looked up, or which buckets the filter leaves; None for all."""
         keys = sum(len(keys) for split in self.splits if isinstance(split, KeyLookupSplit) for _, keys in split.keys)
-        where = [] if self.facts.chosen is None else [self.facts.chosen]
-        return " in ".join([f"lookup of {_count(keys, 'key')}", *where]) if keys else self.facts.chosen
+        where = [] if self.facts.selection is None else [self.facts.selection]
+        return " in ".join([f"lookup of {_count(keys, 'key')}", *where]) if keys else self.facts.selection
 
     def pieces(self) -> list[PlanPiece]:
         """Return what is read of each bucket, in the order of the splits; lake splits of one place are one piece."""
@@ -85,7 +85,7 @@ class UnionPlan:
                     found.append(piece("overridden", bucket, lake=lakes, start=start, stop=stop))
                 case LogSplit(bucket, start, stop):
                     found.append(piece("log", bucket, start=start, stop=stop))
-                case KvSnapshotSplit(bucket):
+                case KvBucketSplit(bucket):
                     found.append(piece("server", bucket))
                 case KeyLookupSplit(keys):
                     found += [piece("lookup", bucket, keys=len(some)) for bucket, some in keys]
@@ -141,8 +141,8 @@ def _head(plan: UnionPlan) -> Iterator[str]:
     yield f"columns: {', '.join(plan.reader.schema.names) or 'none, rows are counted'}"
     if plan.reader.limit is not None:
         yield f"limit: {plan.reader.limit} rows; splits are read one after the other until it is reached"
-    if plan.chosen is not None:
-        yield f"chosen by the filter: {plan.chosen}"
+    if plan.selection is not None:
+        yield f"chosen by the filter: {plan.selection}"
     if facts.expired_snapshot_id is not None:
         how = "undone by a rollback of the lake table" if facts.rolled_back else "expired by another process"
         ends = "it" if facts.rolled_back else "the other one"

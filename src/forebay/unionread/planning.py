@@ -13,9 +13,9 @@ from forebay.base.errors import Conflict, ErrorCode, ForebayError, NotFound, Uns
 from forebay.client.admin.admin import Admin
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector, list_partitions
-from forebay.client.reading.planning import fixes_keys
+from forebay.client.reading.key_check import may_fix_keys
 from forebay.client.results import LakeSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.lake.source import LakeSplit, Planner
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
@@ -28,7 +28,7 @@ from forebay.unionread.plan import PlanFacts, UnionPlan
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
     KeyLookupSplit,
-    KvSnapshotSplit,
+    KvBucketSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
@@ -100,13 +100,13 @@ def plan_view(
     raise AssertionError("unreachable")
 
 
-def plan_known(
+def plan_at_snapshot(
     table: Table,
     view: RowView,
     limit: int | None,
     partitions: Sequence[PartitionSelector] | PartitionSelector | None,
     *,
-    known: LakeSnapshot | None,
+    lake_snapshot: LakeSnapshot | None,
     stop: Mapping[TableBucket, int] | None = None,
     storage: LakeStorage | None = None,
     lake_only: bool = False,
@@ -114,16 +114,17 @@ def plan_known(
     from_snapshot: bool = False,
     identity: str | None = None,
 ) -> UnionPlan:
-    """Return the plan of reading from a given lake snapshot (None: from the logs alone) up to `stop`.
+    """Return the plan of a read that starts from `lake_snapshot` (None: from the logs alone) and ends at `stop`.
 
     With `within_stop` only the buckets of `stop` are read; raises `NotFound` if a partition of these was dropped. With
-    `from_snapshot`, buckets of a primary-key table that the lake does not have are a `KvSnapshotSplit` each, to be
-    read from a table snapshot that ends at `stop`. `identity` is what names a lake snapshot that a user named by its
-    number (`forebay.lake.source.Planner.identity`), from when that was looked up; None without.
+    `from_snapshot`, buckets of a primary-key table that the lake does not have are a `KvBucketSplit` each, to be
+    read from a table snapshot that ends at `stop`. `identity` is that of a snapshot which the user selected by number
+    or tag, as read at lookup (`forebay.lake.source.Planner.identity`). It detects that the number was reused; None
+    skips the check.
     """
     planning = _Planning(table, view, limit, stop, partitions, ordered=False, look_up=False)
     planning.within_stop, planning.from_snapshot, planning.identity = within_stop, from_snapshot, identity
-    return planning.plan(storage, lake_only, lambda: known)
+    return planning.plan(storage, lake_only, lambda: lake_snapshot)
 
 
 def readable_snapshot(table: Table) -> LakeSnapshot | None:
@@ -146,7 +147,7 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
 
 def _key_filter(view: RowView) -> KeyFilter | None:
     """Return what a filter says about keys and buckets; None if nothing."""
-    if not fixes_keys(view):
+    if not may_fix_keys(view):
         return None
     from forebay.client.reading.key_filter import KeyFilter
 
@@ -170,7 +171,7 @@ class _Planning:
         self._cluster = table.connection.cluster
         self._view = view
         self._limit = limit
-        self._given_stops = {} if stop is None else dict(stop)
+        self._fixed_stops = {} if stop is None else dict(stop)
         self._ordered = ordered
         self.within_stop = self.from_snapshot = False
         self.identity: str | None = None
@@ -191,7 +192,7 @@ class _Planning:
     ) -> UnionPlan:
         info = self._info
         if self._keys is not None and self._keys.is_empty:
-            return UnionPlan(self._reader(None), (), {}, PlanFacts(chosen="nothing, as no row can match the filter"))
+            return UnionPlan(self._reader(None), (), {}, PlanFacts(selection="nothing, as no row can match the filter"))
         registered = readable_snapshot(self._table) if find is None else find()
         if lake_only and registered is None:
             return UnionPlan(self._reader(None), (), {}, PlanFacts(info.descriptor.lake_format))
@@ -223,7 +224,7 @@ class _Planning:
             tuple(lake_only_partitions) if info.is_partitioned else (),
             tuple(self._pruned),
             self._filter.predicate,
-            self._chosen(buckets),
+            self._selection(buckets),
             rolled_back,
         )
         return UnionPlan(self._reader(side), tuple(self._splits), self._log_offsets, facts)
@@ -239,7 +240,7 @@ class _Planning:
         No snapshot if the stream replaces one that the lake does not have. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)
         if nothing can replace it, or if the cluster knows another one by now.
         """
-        info, stops, source = self._info, self._given_stops, side.source
+        info, stops, source = self._info, self._fixed_stops, side.source
 
         def from_log(bucket: TableBucket) -> bool:
             return bucket in stops or not info.has_primary_key
@@ -269,10 +270,10 @@ class _Planning:
         return [split for split in splits if self._filter.covers(split.partition())]
 
     def _may_have_keys(self, split: LakeSplit, numbers: Collection[int]) -> bool:
-        """Return whether a split may have rows of the buckets `numbers`: so it may unless its bucket is a stream's."""
+        """Return whether the split's bucket is in `numbers`, or does not correspond to a bucket of the stream."""
         count, info = split.bucket_count(), self._info
-        is_of_stream = count == info.bucket_count or (count is None and info.has_primary_key)
-        return split.bucket() in numbers or not (is_of_stream and 0 <= split.bucket() < info.bucket_count)
+        has_stream_buckets = count == info.bucket_count or (count is None and info.has_primary_key)
+        return split.bucket() in numbers or not (has_stream_buckets and 0 <= split.bucket() < info.bucket_count)
 
     # ---- keys that the filter fixes ---------------------------------------------------------------------------------
 
@@ -285,16 +286,16 @@ class _Planning:
     def _is_complete_in_stream(
         self, buckets: Sequence[TableBucket], looked_up: BucketKeys, registered: LakeSnapshot
     ) -> bool:
-        """Return whether lookups find all rows without a look at the lake, which may have partitions of its own.
+        """Return whether lookups find all rows, so the lake is not read.
 
-        The servers have all rows of a bucket whose log the lake continues. A lake may also have rows of a partition
-        that the stream has dropped, and created again since.
+        The servers have all rows of a bucket that the lake snapshot has a log offset of. A partitioned table is never
+        complete: the lake may have rows of a partition that the stream has dropped and recreated since.
         """
         if not looked_up or self._info.is_partitioned:
             return False
         return all(bucket in registered.log_offsets for bucket in looked_up)
 
-    def _chosen(self, buckets: Sequence[TableBucket]) -> str | None:
+    def _selection(self, buckets: Sequence[TableBucket]) -> str | None:
         """Return which buckets the filter leaves, in words."""
         if self._keys is None or self._keys.numbers is None or len(self._keys.numbers) == self._info.bucket_count:
             return None
@@ -313,7 +314,7 @@ class _Planning:
         partitions = sorted(list_partitions(self._cluster, info.path), key=lambda p: p.partition_id)
         self._names = {p.partition_id: p.name for p in partitions}
         if self.within_stop:  # the state that is read has none that were created since, also not of the same name
-            then = {bucket.partition_id for bucket in self._given_stops}
+            then = {bucket.partition_id for bucket in self._fixed_stops}
             dropped = then - self._names.keys()
             if dropped:
                 raise NotFound(
@@ -330,11 +331,11 @@ class _Planning:
                 self._pruned.append(partition.name)
         buckets = [TableBucket(info.table_id, number, p.partition_id) for p in covered for number in numbers]
         if self.within_stop:
-            buckets = [bucket for bucket in buckets if bucket in self._given_stops]
+            buckets = [bucket for bucket in buckets if bucket in self._fixed_stops]
         return buckets, PartitionMatch(info, partitions)
 
     def _stops(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
-        fixed = {bucket: self._given_stops[bucket] for bucket in buckets if bucket in self._given_stops}
+        fixed = {bucket: self._fixed_stops[bucket] for bucket in buckets if bucket in self._fixed_stops}
         rest = [bucket for bucket in buckets if bucket not in fixed]
         latest = list_offsets(self._cluster, self._info, rest, LATEST) if rest else {}
         return {**latest, **fixed}
@@ -377,7 +378,7 @@ class _Planning:
             buckets = [bucket for bucket in buckets if bucket in looked_up and bucket not in keys]
         stops = self._stops(buckets)
         unknown = [bucket for bucket in buckets if bucket not in offsets]
-        from_log = [b for b in unknown if b in in_lake or (b in self._given_stops and not self.from_snapshot)]
+        from_log = [b for b in unknown if b in in_lake or (b in self._fixed_stops and not self.from_snapshot)]
         starts = {**self._earliest(from_log), **offsets}
         for bucket in buckets:
             lake, stop = in_lake.get(bucket, ()), stops[bucket]
@@ -399,7 +400,7 @@ class _Planning:
     def _plan_kv(self, bucket: TableBucket, stop: int) -> None:
         """Return the split of a bucket that the lake does not have: its current rows."""
         if stop > 0:
-            self._splits.append(KvSnapshotSplit(bucket))
+            self._splits.append(KvBucketSplit(bucket))
         else:
             self._log_offsets[bucket] = 0
 

@@ -1,7 +1,7 @@
 """Reads a split of a union read as record batches, on a worker.
 
 A `UnionReader` is the common part of all splits of a plan; it pickles, and is sent to a worker once. A split that is
-read twice returns the same rows, except a `KvSnapshotSplit` and a `KeyLookupSplit`, which are read as they are then.
+read twice returns the same rows, except a `KvBucketSplit` and a `KeyLookupSplit`, which are read as they are then.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import pyarrow as pa
 
 from forebay.base.errors import InternalError
 from forebay.client.connection import shared_connection
-from forebay.client.reading.live_source import live_reader
+from forebay.client.reading.live_cursor import live_reader
 from forebay.client.reading.log_reader import LogReader
+from forebay.client.row_view import RowView
 from forebay.client.settings import Settings
-from forebay.client.views import RowView
 from forebay.codec.rows.keys import primary_key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.merging import merge_sorted, override
 from forebay.unionread.splits import (
     KeyLookupSplit,
-    KvSnapshotSplit,
+    KvBucketSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
@@ -100,7 +100,7 @@ class UnionReader:
                 return self._lake_rows(split)
             case LogSplit():
                 return self._log_rows(split, session or self._shared())
-            case KvSnapshotSplit():
+            case KvBucketSplit():
                 return self._current_rows(split, session or self._shared())
             case LakeSnapshotAndLogSplit():
                 return self._merged_rows(split, session or self._shared())
@@ -155,12 +155,12 @@ class UnionReader:
             yield from reader
             check_read_to_the_end(self.info, reader, stops)
 
-    def _current_rows(self, split: KvSnapshotSplit, session: Session) -> Iterator[pa.RecordBatch]:
+    def _current_rows(self, split: KvBucketSplit, session: Session) -> Iterator[pa.RecordBatch]:
         with live_reader(session, self.view, [split.bucket], self.limit) as rows:
             yield from rows
 
     def _rows_of_keys(self, split: KeyLookupSplit, session: Session) -> Iterator[pa.RecordBatch]:
-        from forebay.client.reading.key_source import key_reader
+        from forebay.client.reading.key_cursor import key_reader
 
         with key_reader(session, self.view, dict(split.keys), self.limit, with_position=False) as rows:
             yield from rows

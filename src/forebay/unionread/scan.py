@@ -12,17 +12,17 @@ import pyarrow as pa
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.cluster.offsets import LATEST, list_offsets
-from forebay.client.reading.live_source import live_reader
+from forebay.client.reading.live_cursor import live_reader
 from forebay.client.reading.snapshot_scan import open_snapshot_reader
 from forebay.client.reading.table_scan import TableScan
 from forebay.client.results import LakeSnapshot
+from forebay.client.row_view import RowView
 from forebay.client.session import Session
 from forebay.client.table import Table
-from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.planning import plan_known, plan_view, readable_snapshot
-from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
+from forebay.unionread.planning import plan_at_snapshot, plan_view, readable_snapshot
+from forebay.unionread.splits import KeyLookupSplit, KvBucketSplit, LakeSnapshotSplit, UnionSplit
 
 if TYPE_CHECKING:
     from forebay.client.reading.table_snapshot import TableSnapshot
@@ -107,14 +107,14 @@ class PinnedUnionScan(UnionScan):
         The rows are pinned in memory where a cluster cannot take a snapshot of a primary-key table.
         """
         table = Table(session, info)
-        from forebay.unionread.time_travel import Resolved, resolve
+        from forebay.unionread.time_travel import ReadPoint, resolve
 
         snapshot: TableSnapshot | None = None
         if request.as_of is not None:
-            resolved = resolve(table, request.as_of)
-            stops: Mapping[TableBucket, int] | None = resolved.stops
+            point = resolve(table, request.as_of)
+            stops: Mapping[TableBucket, int] | None = point.stops
         else:
-            resolved = Resolved(readable_snapshot(table), None)  # before the ends of the logs, as every plan does
+            point = ReadPoint(readable_snapshot(table), None)  # before the ends of the logs, as every plan does
             if info.has_primary_key:
                 snapshot = table.snapshot(partitions=request.partitions, name="pinned scan")
                 if not snapshot.is_exact and snapshot.buckets:
@@ -124,7 +124,7 @@ class PinnedUnionScan(UnionScan):
                 buckets = table.buckets(request.partitions)
                 stops = list_offsets(session.cluster, info, buckets, LATEST)
         scan = cls(session, info, request, "union")
-        scan._state = _PinnedState(resolved.known, stops, resolved.lake_only, snapshot, resolved.identity)
+        scan._state = _PinnedState(point.lake_snapshot, stops, point.lake_only, snapshot, point.identity)
         return scan
 
     @classmethod
@@ -150,11 +150,11 @@ class PinnedUnionScan(UnionScan):
         )
 
     def release(self) -> None:
-        if self._state.snapshot is not None:
-            self._state.snapshot.release()
+        if self._state.table_snapshot is not None:
+            self._state.table_snapshot.release()
 
     def reader(self) -> RowReader:
-        return _PinnedReader(self._planned(), self._session, self._request.limit, self._state.snapshot)
+        return _PinnedReader(self._planned(), self._session, self._request.limit, self._state.table_snapshot)
 
     def _rows(self) -> RowReader:
         return self.reader()
@@ -165,16 +165,16 @@ class PinnedUnionScan(UnionScan):
             replace(self._plan or self._planned(), splits=(split,)),
             self._session,
             self._request.limit,
-            self._state.snapshot,
+            self._state.table_snapshot,
         )
 
     def _planned(self) -> UnionPlan:
         request, state = self._request, self._state
         try:
-            return plan_known(
+            return plan_at_snapshot(
                 Table(self._session, self._info), self._view, request.limit, request.partitions,
-                known=state.known, stop=state.stops, lake_only=state.lake_only,
-                within_stop=state.stops is not None, from_snapshot=state.snapshot is not None,
+                lake_snapshot=state.lake_snapshot, stop=state.stops, lake_only=state.lake_only,
+                within_stop=state.stops is not None, from_snapshot=state.table_snapshot is not None,
                 identity=state.identity,
             )  # fmt: skip
         except NotFound as e:
@@ -193,10 +193,10 @@ class PinnedUnionScan(UnionScan):
 
 @dataclass(frozen=True)
 class _PinnedState:
-    known: LakeSnapshot | None
+    lake_snapshot: LakeSnapshot | None
     stops: Mapping[TableBucket, int] | None
     lake_only: bool
-    snapshot: TableSnapshot | None
+    table_snapshot: TableSnapshot | None
     identity: str | None = None
 
 
@@ -213,8 +213,8 @@ class _PinnedReader(RowReader):
 
     def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
         reader = self._plan.reader
-        current = [split.bucket for split in self._plan.splits if isinstance(split, KvSnapshotSplit)]
-        others = [split for split in self._plan.splits if not isinstance(split, KvSnapshotSplit)]
+        current = [split.bucket for split in self._plan.splits if isinstance(split, KvBucketSplit)]
+        others = [split for split in self._plan.splits if not isinstance(split, KvBucketSplit)]
         for split, batch in reader.read_each(others, self._session):
             yield _bucket(split), batch
         if current:
@@ -278,13 +278,13 @@ class UnionRowReader(RowReader):
 
     def _rows(self) -> Iterator[tuple[UnionSplit, pa.RecordBatch]]:
         reader, session = self.plan.reader, self._table.connection
-        by_kind = groupby(self.plan.splits, lambda split: isinstance(split, KvSnapshotSplit))
+        by_kind = groupby(self.plan.splits, lambda split: isinstance(split, KvBucketSplit))
         for is_kv, splits in by_kind:
             if not is_kv:
                 yield from reader.read_each(list(splits), session)
                 continue
             for split in splits:
-                assert isinstance(split, KvSnapshotSplit)
+                assert isinstance(split, KvBucketSplit)
                 with live_reader(session, self._view, [split.bucket], self._request.limit) as rows:
                     for batch in rows:
                         yield split, batch

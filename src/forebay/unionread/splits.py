@@ -6,7 +6,7 @@ Union reads, Spark's tasks and the reads that Spark's executors do themselves al
 - `LakeSnapshotAndLogSplit`: the lake rows of one bucket of a primary-key table, and the log range that overrides
   them.
 - `LogSplit`: a log range of a bucket of a log table.
-- `KvSnapshotSplit`: a bucket of a primary-key table, of which the server has all rows.
+- `KvBucketSplit`: all rows of a bucket of a primary-key table, from its server.
 - `KeyLookupSplit`: rows of a primary-key table whose keys the filter fixes: the servers have the current ones.
 
 The point in time of the last two is not fixed at planning but when a task reads them, unless the task has a table
@@ -74,7 +74,7 @@ class LogSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class KvSnapshotSplit:
+class KvBucketSplit:
     """All rows of a bucket: the current ones, or those of a table snapshot that the task has.
 
     `after` is the position in the table snapshot behind which they are to be read; None: from the first row on.
@@ -84,7 +84,7 @@ class KvSnapshotSplit:
     rows: int | None = None
     after: bytes | None = None
 
-    def resumed(self, place: str) -> KvSnapshotSplit:
+    def resumed(self, place: str) -> KvBucketSplit:
         """The rows behind `place`, a position in hexadecimal digits."""
         return replace(self, after=bytes.fromhex(place) or None)
 
@@ -100,7 +100,7 @@ class KeyLookupSplit:
         return sum(len(keys) for _, keys in self.keys)
 
 
-UnionSplit = LakeSnapshotSplit | LakeSnapshotAndLogSplit | LogSplit | KvSnapshotSplit | KeyLookupSplit
+UnionSplit = LakeSnapshotSplit | LakeSnapshotAndLogSplit | LogSplit | KvBucketSplit | KeyLookupSplit
 
 _VERSION = 2
 _LAKE, _LAKE_AND_LOG, _LOG, _KV, _KEYS = "lake", "lake-and-log", "log", "kv", "keys"
@@ -130,7 +130,7 @@ class SplitCodec:
                 document["lake"] = self._pack(lakes)
             case LogSplit(bucket, start, stop):
                 document |= {"kind": _LOG, "bucket": _plain(bucket), "range": [start, stop]}
-            case KvSnapshotSplit(bucket):
+            case KvBucketSplit(bucket):
                 document |= {"kind": _KV, "bucket": _plain(bucket)}
             case KeyLookupSplit(keys):
                 packed = [[_plain(bucket), [base64.b64encode(k).decode() for k in of_one]] for bucket, of_one in keys]
@@ -160,7 +160,7 @@ class SplitCodec:
             return KeyLookupSplit(tuple((b, tuple(base64.b64decode(k, validate=True) for k in o)) for b, o in keys))
         bucket = _bucket(document["bucket"])
         if kind == _KV:
-            return KvSnapshotSplit(bucket)
+            return KvBucketSplit(bucket)
         start, stop = (int(offset) for offset in document["range"])
         if kind == _LOG:
             return LogSplit(bucket, start, stop)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InternalError, NotFound, UnsupportedOperation
 from forebay.client.results import LakeSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.log_offset import LogPosition, bucket_of, bucket_text, epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
@@ -306,7 +306,7 @@ def lake_pieces(
     """Return how a lake snapshot is read, and its splits, in an order that depends only on the snapshot.
 
     So a stream can record how many of them it has read. For the same reason a filter skips rows and never splits.
-    `identity` is what names the snapshot (`forebay.lake.source.Planner.identity`), None if that is not known. Raises
+    `identity` is that of the snapshot (`forebay.lake.source.Planner.identity`), None if it is not known. Raises
     `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a snapshot that has expired, or was rolled back.
     """
     info = table.info

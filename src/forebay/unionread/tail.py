@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.base.errors import InternalError
+from forebay.client.arrays import array_of, integers
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.views import RowView, array_of, integers
+from forebay.client.row_view import RowView
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.conform import conform_array
 from forebay.codec.kv.key_index import KeyIndex

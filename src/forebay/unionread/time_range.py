@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector, list_partitions
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
 from forebay.unionread.partitions import PartitionFilter

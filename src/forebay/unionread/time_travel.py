@@ -19,7 +19,7 @@ from forebay.client.admin.admin import Admin
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.results import LakeSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
@@ -27,7 +27,7 @@ from forebay.metadata.table import TableBucket
 from forebay.unionread.expired import planner_of
 from forebay.unionread.open_lakes import lake_of
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.planning import plan_known
+from forebay.unionread.planning import plan_at_snapshot
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
@@ -76,11 +76,11 @@ def plan_view_as_of(
     """Return the same plan as `plan_as_of` of the columns and the filter of `view`."""
     for attempt in range(_PLANNINGS):
         try:
-            resolved = resolve(table, as_of, storage)
-            return plan_known(
+            point = resolve(table, as_of, storage)
+            return plan_at_snapshot(
                 table, view, limit, partitions,
-                known=resolved.known, stop=resolved.stops, storage=storage, lake_only=resolved.lake_only,
-                within_stop=resolved.stops is not None, identity=resolved.identity,
+                lake_snapshot=point.lake_snapshot, stop=point.stops, storage=storage, lake_only=point.lake_only,
+                within_stop=point.stops is not None, identity=point.identity,
             )  # fmt: skip
         except ForebayError as e:
             if e.code not in _DROPPED or attempt == _PLANNINGS - 1:
@@ -89,18 +89,21 @@ def plan_view_as_of(
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """What a read as of then begins with: a lake snapshot, and the ends of the logs behind it. `lake_only`: only the
-    lake is read. `identity` names a snapshot that was given by its number (`forebay.lake.source.Planner.identity`)."""
+class ReadPoint:
+    """The state that a read sees: a lake snapshot, and the end of each log after it.
 
-    known: LakeSnapshot | None
+    `lake_only`: only the lake is read, and `stops` is None. `identity` is that of a snapshot that the user selected by
+    number or tag (`forebay.lake.source.Planner.identity`).
+    """
+
+    lake_snapshot: LakeSnapshot | None
     stops: dict[TableBucket, int] | None
     lake_only: bool = False
     identity: str | None = None
 
 
-def resolve(table: Table, as_of: AsOf, storage: LakeStorage | None = None) -> Resolved:
-    """Return what a read as of then begins with. Raises as `plan_as_of`."""
+def resolve(table: Table, as_of: AsOf, storage: LakeStorage | None = None) -> ReadPoint:
+    """Return the state that `as_of` names. Raises as `plan_as_of`."""
     lake = storage
     if lake is None and table.info.lake_enabled:
         lake = lake_of(table)
@@ -108,13 +111,13 @@ def resolve(table: Table, as_of: AsOf, storage: LakeStorage | None = None) -> Re
     version = _version(table, source, as_of)
     if version is not None and source is not None:
         identity = source.create_planner(version).identity
-        return Resolved(LakeSnapshot(table.info.table_id, version, {}, {}), None, True, identity)
+        return ReadPoint(LakeSnapshot(table.info.table_id, version, {}, {}), None, True, identity)
     assert not isinstance(as_of, int)
     at_ms = moment_ms(as_of, "as_of")
     stops = _offsets_after(table, at_ms)
     base = None if source is None else _base(table, source, at_ms, stops)
     _check_log(table, at_ms, {} if base is None else base.log_offsets, stops)
-    return Resolved(base, stops)
+    return ReadPoint(base, stops)
 
 
 def _version(table: Table, source: LakeSource | None, as_of: AsOf) -> int | None:
@@ -164,7 +167,7 @@ def _base(table: Table, source: LakeSource, at_ms: int, stops: Mapping[TableBuck
     """Return the newest lake snapshot that holds nothing from `stops` on; None if there is none."""
     admin = Admin(table.connection)
 
-    def known() -> Iterator[LakeSnapshot]:
+    def candidates() -> Iterator[LakeSnapshot]:
         for snapshot_id in islice(source.snapshots_until(at_ms), _CANDIDATES_MAX):
             try:
                 snapshot = admin.lake_snapshot(table.info.path, snapshot_id)
@@ -174,7 +177,7 @@ def _base(table: Table, source: LakeSource, at_ms: int, stops: Mapping[TableBuck
                 if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
                     raise
 
-    for candidate in known():
+    for candidate in candidates():
         if all(offset <= stops.get(bucket, offset) for bucket, offset in candidate.log_offsets.items()):
             return candidate
     return None

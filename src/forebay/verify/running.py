@@ -19,8 +19,8 @@ from forebay.client.admin.admin import Admin
 from forebay.client.connection import Connection
 from forebay.client.reading.replay import rows_at
 from forebay.client.reading.table_snapshot import TableSnapshot
+from forebay.client.row_view import RowView
 from forebay.client.table import Table
-from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.moving.checksum import checksum_of, live_checksum, union_checksum
 from forebay.tiering.lag import newest_lake_snapshot

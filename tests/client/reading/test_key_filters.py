@@ -12,7 +12,7 @@ import pytest
 
 from forebay import col
 from forebay.client.cluster.cluster import ClusterClient
-from forebay.client.reading import key_filter, key_source
+from forebay.client.reading import key_cursor, key_filter
 from forebay.client.table import Table
 from forebay.protocol.api import ApiKey
 from tests.client.conftest import MakeTable, own_server
@@ -120,14 +120,14 @@ def test_a_reader_knows_the_offset_of_rows_that_were_looked_up(orders: Table, se
 def test_a_bucket_that_changes_during_lookups_is_scanned(
     orders: Table, sent: Sent, monkeypatch: pytest.MonkeyPatch, with_position: bool
 ) -> None:
-    ask = key_source.Lookups.ask
+    ask = key_cursor.Lookups.ask
 
     def changed_meanwhile(self: Any, *rest: Any) -> Any:
         found = ask(self, *rest)
         orders.upsert([{"id": 0, "item": "changed", "x": 0.0}])
         return found
 
-    monkeypatch.setattr(key_source.Lookups, "ask", changed_meanwhile)
+    monkeypatch.setattr(key_cursor.Lookups, "ask", changed_meanwhile)
     wanted = range(2 if with_position else ROWS)  # more keys than a server reads of a bucket at once
     scan = orders.scan(filter=col("id").is_in(wanted))
     with scan.reader() if with_position else scan._rows() as rows:
@@ -206,7 +206,7 @@ def test_the_bucket_key_of_a_log_chooses_buckets(make_table: MakeTable, sent: Se
 def test_a_cluster_without_log_ends_scans_for_readers_with_a_position(
     orders: Table, sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_source, "knows_log_ends", lambda *_: False)
+    monkeypatch.setattr(key_cursor, "knows_log_ends", lambda *_: False)
     assert ids(orders.scan(filter=col("id").is_in(range(ROWS)))) == list(range(ROWS))
     assert sent == {"LOOKUP": 1}
     with orders.scan(filter="id = 7").reader() as rows:

@@ -25,7 +25,7 @@ from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection, connect
 from forebay.client.reading.bucket_reader import BucketReader, TableReader
-from forebay.client.reading.live_source import bucket_scan
+from forebay.client.reading.live_cursor import bucket_scan
 from forebay.client.reading.sources import register_source
 from forebay.client.session import Session
 from forebay.client.table import Table

@@ -14,7 +14,7 @@ from forebay.base.errors import InternalError
 from forebay.cli.quickstart.screen import say
 from forebay.cli.quickstart.stream import COUNTED, Stream, Totals
 from forebay.unionread.scan import UnionRowReader
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit
+from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
@@ -94,7 +94,7 @@ class Checker:
                 raise InternalError(f"the source 'union' gives {kind}: another package has taken the name")
             plan = reader.plan
             # Buckets that are not in the lake yet are read at the time of the read, which must be now.
-            early = Totals.of(reader) if any(isinstance(split, KvSnapshotSplit) for split in plan.splits) else None
+            early = Totals.of(reader) if any(isinstance(split, KvBucketSplit) for split in plan.splits) else None
             rows = snapshot.scan(COUNTED)
             full_scan = None if snapshot.is_exact else Totals.of(rows)  # clusters without table snapshots
             held_ms = (SYSTEM_CLOCK.monotonic() - held_since) * 1000

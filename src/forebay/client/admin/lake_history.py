@@ -13,7 +13,7 @@ from forebay.lake.tiering import CommittedLakeSnapshot, has_offsets, inline_offs
 from forebay.metadata.table import TablePath
 
 
-def is_same(cluster_snapshot: LakeSnapshot, lake_snapshot: CommittedLakeSnapshot) -> bool:
+def has_offsets_of(cluster_snapshot: LakeSnapshot, lake_snapshot: CommittedLakeSnapshot) -> bool:
     """Whether a tiering snapshot of the lake has the offsets that the cluster knows."""
     return has_offsets(lake_snapshot.properties, cluster_snapshot.offsets_name, cluster_snapshot.log_offsets)
 
@@ -25,7 +25,9 @@ def registered_snapshot(
 
     None if the cluster never registered it, or has forgotten it.
     """
-    if newest.offsets_name is not None and is_same(newest, lake_snapshot):  # the same rows, before they were compacted
+    if newest.offsets_name is not None and has_offsets_of(
+        newest, lake_snapshot
+    ):  # the same rows, before they were compacted
         return LakeSnapshot(
             newest.table_id, lake_snapshot.snapshot_id, newest.log_offsets, newest.partition_names, newest.offsets_name
         )
@@ -38,6 +40,6 @@ def registered_snapshot(
         if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
             raise
         return None
-    if cluster_snapshot.table_id != newest.table_id or not is_same(cluster_snapshot, lake_snapshot):
+    if cluster_snapshot.table_id != newest.table_id or not has_offsets_of(cluster_snapshot, lake_snapshot):
         return None
     return cluster_snapshot

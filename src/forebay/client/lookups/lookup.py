@@ -22,11 +22,12 @@ import pyarrow as pa
 from forebay.api.data import Missing
 from forebay.api.keys import check_missing, key_rows
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.client.arrays import array_of
 from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.cluster.routing import PartitionRouter
 from forebay.client.cluster.rpc import Call
 from forebay.client.cluster.scatter import Scatter, pair_up
-from forebay.client.views import RowView, array_of
+from forebay.client.row_view import RowView
 from forebay.client.writing.encode import KeyRouter, group_rows
 from forebay.codec.casting.batches import iter_record_batches
 from forebay.codec.kv.value_batch import parse_values

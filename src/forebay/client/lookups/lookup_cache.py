@@ -19,8 +19,8 @@ from forebay.api.keys import check_missing, key_rows
 from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, NotFound
+from forebay.client.arrays import array_of
 from forebay.client.lookups.lookup import KEYS_AT_ONCE, Lookup
-from forebay.client.views import array_of
 from forebay.codec.casting.batches import iter_record_batches
 from forebay.codec.kv.key_index import KeyIndex
 from forebay.codec.rows.keys import key_encoder

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from forebay.api.data import Missing, Rows
 from forebay.api.joins import KeyJoin
+from forebay.client.arrays import array_of
 from forebay.client.lookups.lookup import Lookup
 from forebay.client.lookups.lookup_cache import CachedLookup
 from forebay.client.session import Session
-from forebay.client.views import array_of
 from forebay.metadata.table import TableInfo
 
 ROWS_KEPT = 100_000

@@ -16,9 +16,10 @@ import pyarrow as pa
 from forebay.api.changes import AFTER, BEFORE, CHANGE_TYPES, DELETE, INSERT, UPDATE, change_numbers
 from forebay.base.errors import CorruptData, ErrorCode, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
+from forebay.client.arrays import array_of, text_array
 from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.views import RowView, array_of, text_array
+from forebay.client.row_view import RowView
 from forebay.metadata.log_offset import LogPosition, epoch_of, with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
 

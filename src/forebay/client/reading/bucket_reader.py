@@ -1,18 +1,19 @@
 """Reads buckets of a primary-key table: `BucketReader` reads one, `TableReader` several at a time.
 
-Nouns: a *source* (`BucketSource`) is where the rows of a bucket come from. A *page* is one response to a ScanKv
-request. Some sources have pages, the others give rows directly. There are four:
+Nouns: a *cursor* (`BucketCursor`) is the read of one bucket: it names the next request, and decides what a failure
+means. A *page* is one response to a ScanKv request. Some cursors have pages, the others give rows directly. There are
+four:
 
-    live_source.py       the current rows: a scan session on the bucket's leader
-    snapshot_source.py   the rows of a table snapshot, from any position on
-    key_source.py        the current rows of some keys: lookups
+    live_cursor.py       the current rows: a scan session on the bucket's leader
+    snapshot_cursor.py   the rows of a table snapshot, from any position on
+    key_cursor.py        the current rows of some keys: lookups
     replay.py            the current rows on clusters without ScanKv: the changelog, folded
 
 Flow: `ask` sends the request for the next page, `take` decodes the page that has arrived, and asks for the one after it
 first, so that the server works while the client decodes. `wait` blocks until `take` does not. Memory does not depend on
 the size of the table: at most two pages of each bucket that is being read.
 
-Failures: the source decides whether an error is final, and for how long another attempt makes sense (`Retry`). Attempts
+Failures: the cursor decides whether an error is final, and for how long another attempt makes sense (`Retry`). Attempts
 are made with growing pauses, until that time is over. `take` and `ask` only postpone the next request (`not_before`).
 
 Rules: a limit is sent to the server if there is no filter, and with a limit buckets are read one at a time, so that no
@@ -34,7 +35,8 @@ from forebay.base import threads
 from forebay.base.errors import ForebayError
 from forebay.base.retrying import BackOff, WaitNotice
 from forebay.client.cluster.rpc import Call
-from forebay.client.views import Pages, RowView
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
@@ -54,20 +56,17 @@ class PageRequest(NamedTuple):
 class Retry(NamedTuple):
     """How a failure is handled that may pass: attempts for `seconds` from the first failure on, then `error` is raised.
 
-    `notice` is logged if the wait takes long. Without one the server has too many scan sessions (`is_refusal`).
+    `notice` is logged if the wait takes long; None: nothing is. `is_refusal`: the server has too many scan sessions.
     """
 
     seconds: float
     error: ForebayError
-    notice: str | None
-
-    @property
-    def is_refusal(self) -> bool:
-        return self.notice is None
+    notice: str | None = None
+    is_refusal: bool = False
 
 
-class BucketSource(ABC):
-    """Where the rows of one bucket come from, and what a failure means. For one `BucketReader`."""
+class BucketCursor(ABC):
+    """The read of one bucket: the next request, and what a failure means. For one `BucketReader`."""
 
     bucket: TableBucket
 
@@ -78,7 +77,7 @@ class BucketSource(ABC):
 
     @property
     def next_position(self) -> bytes | None:
-        """The place after the page that was received last, for sources that can resume there."""
+        """The place after the page that was received last, for cursors that can resume there."""
         return None
 
     @abstractmethod
@@ -86,7 +85,7 @@ class BucketSource(ABC):
         """The request for the next page, of at most `limit` rows. None: there are no pages, call `rows`."""
 
     def rows(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """All rows of a source without pages, as users see them."""
+        """All rows of a cursor without pages, as users see them."""
         return iter(())
 
     def received(self, response: pb.ScanKvResponse, rows: int) -> bool:
@@ -105,7 +104,7 @@ class BucketSource(ABC):
 class BucketReader:
     """A reader of one bucket. Iterate over it, or let a `TableReader` drive it. Not thread-safe.
 
-    `position` is the place after the rows returned so far, for sources that can resume; otherwise, and before the first
+    `position` is the place after the rows returned so far, for cursors that can resume; otherwise, and before the first
     row, None. A page that a limit cuts because of a filter does not advance it.
     """
 
@@ -113,7 +112,7 @@ class BucketReader:
         self,
         session: Session,
         view: RowView,
-        source: BucketSource,
+        cursor: BucketCursor,
         limit: int | None = None,
         *,
         pages: Pages | None = None,
@@ -122,13 +121,13 @@ class BucketReader:
         """`pages` can be shared by readers of the same view. `wake` is called when a response has arrived."""
         self._session = session
         self._view = view
-        self._source = source
+        self._cursor = cursor
         self._pages = pages or Pages(view, session.cluster)
         self._wake = wake
-        self.bucket = source.bucket
+        self.bucket = cursor.bucket
         self._left = limit
         self._pushes_limit = view.bound is None
-        self.position = source.next_position
+        self.position = cursor.next_position
         self.rows_handed_out = 0
         self.finished = limit == 0  # on the wire 0 means no limit
         self.not_before = 0.0
@@ -147,7 +146,7 @@ class BucketReader:
     @property
     def log_offset(self) -> int | None:
         """Changes below this offset are included in the rows, all others are not. None: not known yet."""
-        return self._source.log_offset
+        return self._cursor.log_offset
 
     # ---- driven by a TableReader, or by __iter__ --------------------------------------------------------------------
 
@@ -165,9 +164,9 @@ class BucketReader:
         """Send the next request. A transient failure only postpones `not_before`."""
         limit = self._left if self._pushes_limit else None
         try:
-            request = self._source.request(self._pages, limit)
+            request = self._cursor.request(self._pages, limit)
             if request is None:
-                self._rows = self._source.rows(limit)
+                self._rows = self._cursor.rows(limit)
             else:
                 node, message = request
                 self._call = self._session.cluster.send(node, ApiKey.SCAN_KV, message, callback=self._answered)
@@ -197,12 +196,12 @@ class BucketReader:
 
     def _take_page(self, response: pb.ScanKvResponse, payloads: Sequence[memoryview]) -> pa.RecordBatch | None:
         page = self._pages.page(response, payloads)
-        is_last = self._source.received(response, page.rows)
+        is_last = self._cursor.received(response, page.rows)
         self.rows_handed_out += page.rows
         if self._left is not None and self._pushes_limit:
             self._left -= page.rows
         self.finished = is_last or self._left == 0
-        here = self._source.next_position
+        here = self._cursor.next_position
         if not self.finished and (self._pushes_limit or self._left is None):
             self.ask()
         batch = self._view.show(page.decode()) if page.rows else None
@@ -269,7 +268,7 @@ class BucketReader:
         """Postpone the next request, or raise."""
         self._call = None
         try:
-            retry = self._source.failed(error, self.rows_handed_out)
+            retry = self._cursor.failed(error, self.rows_handed_out)
         except ForebayError:
             self.close()
             raise
@@ -286,7 +285,7 @@ class BucketReader:
 
     def _answered(self, call: Call) -> None:
         if self._closing:
-            self._source.close(call)
+            self._cursor.close(call)
         elif self._wake is not None:
             self._wake()
 
@@ -299,15 +298,15 @@ class BucketReader:
         call = self._call
         # A call under way must complete first: closing its session concurrently is an error. Its callback closes it.
         if call is None or call.done:
-            self._source.close(call)
+            self._cursor.close(call)
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else f"{self.rows_handed_out} rows read"
         return f"<forebay.BucketReader of {self._view.info.path}, {self.bucket}, {state}>"
 
 
-OpenSource = Callable[[TableBucket], BucketSource]
-"""Opens the source of a bucket. It may be called again for a bucket that a server has refused."""
+OpenCursor = Callable[[TableBucket], BucketCursor]
+"""Opens the cursor of a bucket. It may be called again for a bucket that a server has refused."""
 
 
 class TableReader(RowReader):
@@ -318,7 +317,7 @@ class TableReader(RowReader):
         session: Session,
         view: RowView,
         buckets: Iterable[TableBucket],
-        open_source: OpenSource,
+        open_cursor: OpenCursor,
         limit: int | None = None,
         *,
         log_offsets: Mapping[TableBucket, int] | None = None,
@@ -329,7 +328,7 @@ class TableReader(RowReader):
         reader has returned. With `takes_turns` pages come in a fixed order; otherwise the first to arrive is the first.
         """
         super().__init__(view.schema, limit)
-        self._session, self._view, self._open_source = session, view, open_source
+        self._session, self._view, self._open_cursor = session, view, open_cursor
         self._pages = Pages(view, session.cluster)
         self.buckets: Sequence[TableBucket] = tuple(buckets)
         self._waiting = deque(self.buckets if limit != 0 else ())
@@ -394,7 +393,7 @@ class TableReader(RowReader):
             reader = BucketReader(
                 self._session,
                 self._view,
-                self._open_source(self._waiting.popleft()),
+                self._open_cursor(self._waiting.popleft()),
                 self._left if self._view.bound is None else None,
                 pages=self._pages,
                 wake=self._changed.set,

@@ -29,8 +29,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import ForebayError
-from forebay.client.reading.planning import fixes_keys
-from forebay.client.views import RowView
+from forebay.client.reading.key_check import may_fix_keys
+from forebay.client.row_view import RowView
 from forebay.client.writing.encode import KeyRouter
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.literals import is_floating, to_array
@@ -85,7 +85,7 @@ class KeyFilter:
     def of(cls, view: RowView) -> KeyFilter | None:
         """What the filter of `view` fixes; None if it does not restrict keys, buckets or partitions."""
         info, bound = view.info, view.bound
-        if bound is None or not fixes_keys(view):
+        if bound is None or not may_fix_keys(view):
             return None
         descriptor = info.descriptor
         key = descriptor.physical_primary_key

@@ -13,7 +13,7 @@ import numpy as np
 from forebay.client.cluster.buckets import bucket_numbers, plan_buckets
 from forebay.client.cluster.partitions import PartitionSelector, select_partitions
 from forebay.client.reading.key_filter import KEYS_MAX, KeyFilter
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.table import PartitionInfo, TableBucket
 
 if TYPE_CHECKING:

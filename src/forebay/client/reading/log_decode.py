@@ -20,7 +20,8 @@ import pyarrow as pa
 from forebay.api import changes
 from forebay.api.changes import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.base.errors import InvalidRequest
-from forebay.client.views import RowView, array_of, integers, rows_without_columns, text_array
+from forebay.client.arrays import array_of, integers, rows_without_columns, text_array
+from forebay.client.row_view import RowView
 from forebay.codec.filters import mask
 from forebay.codec.kv.value_batch import ValueDecoder
 from forebay.codec.log.header import LogBatchHeader, iter_headers, verify_crc

@@ -17,13 +17,13 @@ from forebay.base.errors import InvalidRequest
 from forebay.client.cluster.buckets import check_bucket, plan_buckets
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets, place_of
 from forebay.client.cluster.partitions import PartitionSelector
+from forebay.client.reading.key_check import may_fix_keys
 from forebay.client.reading.log_epochs import check_offsets
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.reading.planning import fixes_keys
 from forebay.client.reading.snapshot_scan import open_snapshot_reader
 from forebay.client.reading.table_snapshot import open_table_snapshot
+from forebay.client.row_view import RowView
 from forebay.client.session import Session
-from forebay.client.views import RowView
 from forebay.metadata.log_offset import LogPosition, epoch_of, is_position_json
 from forebay.metadata.table import TableBucket, TableInfo
 
@@ -185,7 +185,7 @@ class LogRange:
     def reader(self, session: Session, view: RowView, limit: int | None) -> LogRowReader:
         """A reader of the rows in the range; a filter that fixes the bucket key reads only these buckets."""
         buckets: Sequence[TableBucket] = [b for b in self.starts if self.starts[b] < self.stops[b]]
-        if fixes_keys(view):
+        if may_fix_keys(view):
             from forebay.client.reading.key_filter import possible_buckets
 
             buckets = possible_buckets(view, buckets)

@@ -45,7 +45,7 @@ from forebay.client.cluster.rpc import Call
 from forebay.client.reading.log_decode import ChunkDecoder
 from forebay.client.reading.log_epochs import check_offsets
 from forebay.client.reading.remote_log import RemoteLog, read_remote
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.codec.log.header import iter_headers
 from forebay.metadata.log_offset import LogPosition, epoch_of, with_epoch
 from forebay.metadata.table import TableBucket, TableInfo

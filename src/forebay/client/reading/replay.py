@@ -1,6 +1,6 @@
 """The current rows of a bucket on clusters without ScanKv (Fluss before 1.0).
 
-`ReplaySource` reads them in one of three ways, in this order:
+`ReplayCursor` reads them in one of three ways, in this order:
 
 - a limit without a filter: LimitScan;
 - the changelog from its beginning, folded: the last change of each key wins. Memory: the rows of the bucket;
@@ -8,7 +8,7 @@
 
 `rows_at` does the second of these up to any offset.
 
-The source's `log_offset` is read before the rows, so changes from there on may be included already. Applying them again
+The cursor's `log_offset` is read before the rows, so changes from there on may be included already. Applying them again
 is harmless, since a change sets a whole row.
 """
 
@@ -23,10 +23,12 @@ import pyarrow.compute as pc
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.client.arrays import array_of, integers
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
-from forebay.client.reading.bucket_reader import BucketSource
+from forebay.client.reading.bucket_reader import BucketCursor
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.views import Pages, RowView, array_of, integers
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.value_batch import parse_value_batch
 from forebay.codec.rows.keys import primary_key_encoder
@@ -45,7 +47,7 @@ _FOLD_ROWS = 1 << 19
 """Changes are folded into the rows when there are this many, or as many as there are rows."""
 
 
-class ReplaySource(BucketSource):
+class ReplayCursor(BucketCursor):
     """The current rows of a bucket, without pages. Changes from `log_offset` on may be missing in them."""
 
     def __init__(self, session: Session, view: RowView, bucket: TableBucket) -> None:

@@ -8,14 +8,15 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from forebay.api.scan import RowReader, Scan, ScanRequest
-from forebay.client.reading import snapshot_source
-from forebay.client.reading.planning import explained, fixes_keys
-from forebay.client.reading.snapshot_source import snapshot_reader
-from forebay.client.views import RowView
+from forebay.client.reading import snapshot_cursor
+from forebay.client.reading.explain import request_lines
+from forebay.client.reading.key_check import may_fix_keys
+from forebay.client.reading.snapshot_cursor import snapshot_reader
+from forebay.client.row_view import RowView
 from forebay.metadata.table import TableBucket
 
 
-class Pinned(snapshot_source.PinnedRows, Protocol):
+class Pinned(snapshot_cursor.PinnedRows, Protocol):
     """What a scan needs of its `TableSnapshot`."""
 
     @property
@@ -31,10 +32,10 @@ def open_snapshot_reader(
     of their current rows.
     """
     if not snapshot.is_exact and buckets:
-        from forebay.client.reading.live_source import live_reader
+        from forebay.client.reading.live_cursor import live_reader
 
         return live_reader(snapshot.connection, view, buckets, limit)
-    if not fixes_keys(view):
+    if not may_fix_keys(view):
         return snapshot_reader(snapshot, view, buckets, limit)
     from forebay.client.reading.key_filter import possible_buckets
 
@@ -72,7 +73,7 @@ class SnapshotScan(Scan):
         return open_snapshot_reader(self._snapshot, self._view, [split], self._request.limit)
 
     def explain(self) -> str:
-        return "\n".join([repr(self._snapshot), *explained(self._request, len(self._buckets))])
+        return "\n".join([repr(self._snapshot), *request_lines(self._request, len(self._buckets))])
 
     def _described(self) -> str:
         return f" of {self._snapshot.info.path}, {len(self._buckets)} buckets"

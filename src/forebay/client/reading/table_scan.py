@@ -18,9 +18,10 @@ import pyarrow as pa
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import InvalidRequest
 from forebay.client.cluster.buckets import plan_buckets
-from forebay.client.reading.planning import explained, fixes_keys
+from forebay.client.reading.explain import request_lines
+from forebay.client.reading.key_check import may_fix_keys
+from forebay.client.row_view import RowView
 from forebay.client.session import Session
-from forebay.client.views import RowView
 from forebay.metadata.table import TableInfo
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class BucketedScan(TableScan):
         what = f"table {self._info.path}, source {self._source}, as of each reading"
         plan = self._key_plan()
         lines = [f"chosen by the filter: {plan}"] if plan.is_narrow else []
-        return "\n".join([what, *lines, *explained(self._request, len(plan.buckets))])
+        return "\n".join([what, *lines, *request_lines(self._request, len(plan.buckets))])
 
 
 class FunctionScan(BucketedScan):
@@ -135,7 +136,7 @@ class _KeyedScan(BucketedScan):
 
     def _narrow_plan(self, request: ScanRequest) -> KeyPlan | None:
         """What the filter leaves of `request`; None if it fixes nothing."""
-        if not fixes_keys(self._view):
+        if not may_fix_keys(self._view):
             return None
         from forebay.client.reading.key_plan import plan_keys
 
@@ -157,10 +158,10 @@ class LiveTableScan(_KeyedScan):
         session, view, limit = self._session, self._view, request.limit
         plan = self._narrow_plan(request)
         if plan is not None and plan.keys is not None:
-            from forebay.client.reading.key_source import key_reader
+            from forebay.client.reading.key_cursor import key_reader
 
             return key_reader(session, view, plan.keys, limit, with_position=with_position)
-        from forebay.client.reading.live_source import live_reader
+        from forebay.client.reading.live_cursor import live_reader
 
         if plan is not None:
             return live_reader(session, view, plan.buckets, limit)

@@ -42,10 +42,10 @@ from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.reading.bucket_reader import BucketReader
+from forebay.client.reading.snapshot_cursor import GONE, SnapshotCursor, gone
 from forebay.client.reading.snapshot_scan import SnapshotScan
-from forebay.client.reading.snapshot_source import GONE, SnapshotSource, gone
 from forebay.client.results import TableSnapshotInfo
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.codec.arrow.arrow_types import user_schema
 from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
@@ -140,7 +140,9 @@ class TableSnapshot(ArrowStream):
         limit: int | None = None,
         resume_after: bytes | None = None,
     ) -> BucketReader:
-        """A reader of one bucket in key order, from the first row or after the `position` of another such reader.
+        """A reader of one bucket, from the first row or after the `position` of another such reader.
+
+        Rows come in the order of the bucket's engine.
 
         If the snapshot is not exact, it reads the current rows, and its `log_offset` is theirs from the first row on.
         Raises `UnsupportedOperation` for `resume_after` if the snapshot is not exact: the rows before that position may
@@ -149,16 +151,16 @@ class TableSnapshot(ArrowStream):
         ScanRequest(limit=limit)
         own, view = self._own(bucket), RowView(self.info, columns, self._predicate(filter))
         if self.is_exact:
-            return BucketReader(self.connection, view, SnapshotSource(self, own, resume_after), limit)
+            return BucketReader(self.connection, view, SnapshotCursor(self, own, resume_after), limit)
         if resume_after is not None:
             raise UnsupportedOperation(
                 f"a scan of table {self.info.path} cannot be resumed: this cluster has no table snapshots. Read the "
                 "bucket again from its beginning"
             )
-        from forebay.client.reading.live_source import LiveSource
+        from forebay.client.reading.live_cursor import LiveCursor
 
-        source = LiveSource(self.connection, view, own, self.log_offsets[own])
-        return BucketReader(self.connection, view, source, limit)
+        cursor = LiveCursor(self.connection, view, own, self.log_offsets[own])
+        return BucketReader(self.connection, view, cursor, limit)
 
     def _own(self, bucket: TableBucket | int) -> TableBucket:
         resolved = check_bucket(self.info, bucket)

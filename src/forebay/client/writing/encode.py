@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.client.views import array_of, integers, rows_without_columns
+from forebay.client.arrays import array_of, integers, rows_without_columns
 from forebay.client.writing.accumulator import WriteTarget
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.batches import check_not_null, iter_record_batches

@@ -21,7 +21,7 @@ from forebay.spark.reading.live_read import BoundUnionSplit, Split
 from forebay.spark.reading.native_files import is_local
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.schemas import columns_of
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
+from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _bucket_of(
             partition, number, lakes = lake.partition(), lake.bucket(), (lake,)
         case BoundUnionSplit(split=LakeSnapshotAndLogSplit(bucket, lakes)):
             partition, number = names.get(bucket.partition_id), bucket.bucket
-        case LogSplit(bucket) | KvSnapshotSplit(bucket):
+        case LogSplit(bucket) | KvBucketSplit(bucket):
             partition, number = names.get(bucket.partition_id), bucket.bucket
         case _:
             return None

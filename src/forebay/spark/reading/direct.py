@@ -19,8 +19,8 @@ import pyarrow as pa
 from forebay.base.errors import ForebayError
 from forebay.client.cluster.rpc import SOFTWARE
 from forebay.client.connection import Connection
+from forebay.client.reading.pages import arrow_rows
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.views import arrow_rows
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import LogFormat
@@ -30,7 +30,7 @@ from forebay.protocol.messages import Message
 from forebay.protocol.sasl import PlainClient
 from forebay.spark.reading.live_read import LiveRead
 from forebay.spark.reading.plan import SplitsPartition
-from forebay.unionread.splits import KvSnapshotSplit, LogSplit
+from forebay.unionread.splits import KvBucketSplit, LogSplit
 
 _CHECK_CRC = "client.scanner.log.check-crc"
 _CLIENT = -1
@@ -104,7 +104,7 @@ class DirectBuckets:
         return b"".join(_text(self._ranges(partition)) for partition in partitions)
 
     def _ranges(self, partition: SplitsPartition) -> bytes:
-        buckets = [split.bucket for split in partition.splits if isinstance(split, KvSnapshotSplit)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBucketSplit)]
         snapshot = partition.snapshot
         if not buckets or len(buckets) < len(partition.splits) or snapshot is None or not snapshot.is_exact:
             return b""

@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 
 from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.connection import Connection
+from forebay.client.reading.key_cursor import AT_ONCE_MAX, knows_log_ends, look_up
 from forebay.client.reading.key_filter import KeyFilter
 from forebay.client.reading.key_plan import KeyPlan, choose
-from forebay.client.reading.key_source import AT_ONCE_MAX, knows_log_ends, look_up
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.table import TableBucket
 from forebay.spark.filters import matching_partitions
 from forebay.spark.reading.live_read import InlineRows, Split
 from forebay.spark.reading.plan import Pushdown
-from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit
+from forebay.unionread.splits import KeyLookupSplit, KvBucketSplit
 
 Tasks = Sequence[tuple[Split, ...]]
 Pin = Callable[[Sequence[TableBucket]], TableSnapshot | None]
@@ -58,7 +58,7 @@ def with_inline_rows(
         if isinstance(split, KeyLookupSplit)
         for bucket, of_bucket in split.keys
     }
-    scanned = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
+    scanned = [split.bucket for task in tasks for split in task if isinstance(split, KvBucketSplit)]
     snapshot: TableSnapshot | None = None
     offsets: dict[TableBucket, int] | None = None
     at_once = len(keys) == 1 and not scanned and max(map(len, keys.values())) <= AT_ONCE_MAX
@@ -74,7 +74,7 @@ def with_inline_rows(
     for task in tasks:
         if any(isinstance(split, KeyLookupSplit) for split in task):
             others = [split for split in task if not isinstance(split, KeyLookupSplit)]
-            task = (rows, *others, *(KvSnapshotSplit(bucket) for bucket in lookup.changed))
+            task = (rows, *others, *(KvBucketSplit(bucket) for bucket in lookup.changed))
         resolved.append(task)
     if snapshot is not None and not lookup.changed and not scanned:
         snapshot.release()

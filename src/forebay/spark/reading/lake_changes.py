@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from forebay.api.changes import SPARK_CHANGE_TYPES, change_numbers
 from forebay.base.errors import NotFound
-from forebay.client.views import array_of, text_array
+from forebay.client.arrays import array_of, text_array
 from forebay.paimon.merge._order import group_starts, sort_rows
 from forebay.paimon.merge.order import sort_key
 from forebay.paimon.read.change_planner import ChangeSplit

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN
 from forebay.base.errors import UnsupportedOperation
+from forebay.client.arrays import rows_without_columns
 from forebay.client.reading.log_decode import CHANGE_TYPES
-from forebay.client.views import rows_without_columns
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.files.reader import ROW_INDEX
 from forebay.paimon.format.split import DataSplit

@@ -25,8 +25,8 @@ from forebay.api.changes import (
     change_numbers,
 )
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.client.arrays import array_of, integers, text_array
 from forebay.client.connection import Connection
-from forebay.client.views import array_of, integers, text_array
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE, ReadOptions
 from forebay.spark.reading.live_plan import (

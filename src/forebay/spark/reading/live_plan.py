@@ -22,9 +22,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.reading.planning import fixes_keys
+from forebay.client.reading.key_check import may_fix_keys
 from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.log_offset import epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -49,7 +49,7 @@ from forebay.spark.reading.plan import (
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_view
-from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit, LogSplit
+from forebay.unionread.splits import KeyLookupSplit, KvBucketSplit, LogSplit
 from forebay.unionread.time_range import plan_time_range
 
 AsOf = int | str | dt.datetime
@@ -177,7 +177,7 @@ class ClusterScan:
         `view` has the columns and all filters of `pushdown`.
         """
         info, selection = self.info, None
-        if fixes_keys(view):
+        if may_fix_keys(view):
             from forebay.spark.reading.key_lookups import selected_buckets
 
             selection = selected_buckets(connection, view, pushdown)
@@ -235,13 +235,13 @@ class ClusterScan:
         The tasks are `tasks`, and tasks for buckets that `find_buckets` lists and the snapshot contains, but the plan
         does not: those of partitions that were created since.
         """
-        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBucketSplit)]
         if not buckets or self.strategy != SERVER_SCAN:
             return tasks, None
         snapshot = open_for_query(connection, self.info, buckets, self.options.lease, find_buckets)
         planned = frozenset(buckets)
         new = [] if snapshot is None else [bucket for bucket in snapshot.buckets if bucket not in planned]
-        return [*tasks, *((KvSnapshotSplit(bucket),) for bucket in new)], snapshot
+        return [*tasks, *((KvBucketSplit(bucket),) for bucket in new)], snapshot
 
     def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
@@ -289,7 +289,7 @@ class ClusterScan:
         if union is None:
             tasks, selection = self._stream_tasks(connection, cores, pushdown, view, look_up)
         else:
-            selection = union.chosen
+            selection = union.selection
             covered = frozenset(matching_buckets(connection, self.info, pushdown.partition_filters))
             count = partial(row_counts, connection, self.info)
             how = (covered, count, cores, pushdown.limit, self.options.records_per_partition)
@@ -326,7 +326,7 @@ class ClusterScan:
             return None
 
         def find_buckets() -> Sequence[TableBucket]:
-            if fixes_keys(view):
+            if may_fix_keys(view):
                 from forebay.spark.reading.key_lookups import selected_buckets
 
                 selection = selected_buckets(connection, view, pushdown)
@@ -340,7 +340,7 @@ class ClusterScan:
         self, connection: Connection, read: LiveRead, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
     ) -> DirectReading | str | None:
         """How the JVM reads the logs of a log table, or buckets, itself; or the reason why it does not."""
-        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBucketSplit)]
         if self.is_changelog or (self.info.has_primary_key and not buckets) or read.strategy != SERVER_SCAN:
             return None
         if ReadMode.DIRECT not in modes:
@@ -383,7 +383,7 @@ def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot 
     """The input partition of each task: its splits, and the part of the snapshot that it needs."""
     partitions = []
     for task in tasks:
-        buckets = [split.bucket for split in task if isinstance(split, KvSnapshotSplit)]
+        buckets = [split.bucket for split in task if isinstance(split, KvBucketSplit)]
         partitions.append(
             SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets))
         )
@@ -451,15 +451,15 @@ def lake_tasks(
     For a small limit there is one task, which reads the splits one after the other.
     """
     logs = {s.bucket: (s.start, s.stop) for s in plan.splits if isinstance(s, LogSplit) and s.bucket in covered}
-    kv = [s.bucket for s in plan.splits if isinstance(s, KvSnapshotSplit) and s.bucket in covered]
+    kv = [s.bucket for s in plan.splits if isinstance(s, KvBucketSplit) and s.bucket in covered]
     counts = count_rows(kv)
     pieces: list[Split] = [split for split in plan.splits if isinstance(split, KeyLookupSplit)]
     pieces += [
         BoundUnionSplit(plan.reader, split)
         for split in plan.splits
-        if not isinstance(split, LogSplit | KvSnapshotSplit | KeyLookupSplit)
+        if not isinstance(split, LogSplit | KvBucketSplit | KeyLookupSplit)
     ]
-    pieces += [KvSnapshotSplit(bucket, counts.get(bucket)) for bucket in kv]
+    pieces += [KvBucketSplit(bucket, counts.get(bucket)) for bucket in kv]
     log_tasks = cut_logs(logs, cores, rows_per_task_max)
     if limit is not None and limit <= LIMIT_ONE_TASK_MAX:
         together = (*pieces, *(split for task in log_tasks for split in task))
@@ -516,7 +516,7 @@ def plan_kv(counts: Mapping[TableBucket, int | None], cores: int, limit: int | N
 
     Buckets that were empty when they were counted are read too, because they may have rows by now.
     """
-    splits: list[Split] = [KvSnapshotSplit(bucket, rows) for bucket, rows in counts.items()]
+    splits: list[Split] = [KvBucketSplit(bucket, rows) for bucket, rows in counts.items()]
     if splits and limit is not None and limit <= LIMIT_ONE_TASK_MAX:
         return [tuple(splits)]
     return deal_out(splits, cores)

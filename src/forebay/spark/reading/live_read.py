@@ -28,15 +28,16 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, INSERT, LOG_OFFSET_COLUMN
 from forebay.base.errors import InternalError, NotFound
+from forebay.client.arrays import rows_without_columns
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.bucket_reader import BucketReader
-from forebay.client.reading.live_source import live_reader
+from forebay.client.reading.live_cursor import live_reader
 from forebay.client.reading.log_decode import NO_OFFSET
-from forebay.client.reading.replay import ReplaySource, rows_at
-from forebay.client.reading.snapshot_source import GONE, snapshot_reader
+from forebay.client.reading.replay import ReplayCursor, rows_at
+from forebay.client.reading.snapshot_cursor import GONE, snapshot_reader
 from forebay.client.reading.table_snapshot import TableSnapshot
+from forebay.client.row_view import RowView
 from forebay.client.settings import Settings
-from forebay.client.views import RowView, rows_without_columns
 from forebay.codec.casting.conform import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -46,7 +47,7 @@ from forebay.spark.workers import short_errors
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
     KeyLookupSplit,
-    KvSnapshotSplit,
+    KvBucketSplit,
     LakeSnapshotSplit,
     LogSplit,
     UnionSplit,
@@ -113,7 +114,7 @@ class LiveRead(TaskRead):
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         logs = [split for split in partition.splits if isinstance(split, LogSplit)]
-        buckets = [split.bucket for split in partition.splits if isinstance(split, KvSnapshotSplit)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBucketSplit)]
         lake = [part for part in partition.splits if isinstance(part, BoundUnionSplit)]
         for reader, parts in groupby(lake, attrgetter("reader")):
             for split, batch in reader.read_each([part.split for part in parts], connection):
@@ -131,7 +132,7 @@ class LiveRead(TaskRead):
                 yield from snapshot_inserts(rows, self.include, together[0].bucket)
 
     def _rows_of_keys(self, connection: Connection, part: KeyLookupSplit) -> Iterator[pa.RecordBatch]:
-        from forebay.client.reading.key_source import key_reader
+        from forebay.client.reading.key_cursor import key_reader
 
         with key_reader(connection, self.view, dict(part.keys), self.limit, with_position=False) as rows:
             yield from rows
@@ -140,7 +141,7 @@ class LiveRead(TaskRead):
         self, connection: Connection, partition: SplitsPartition, buckets: list[TableBucket]
     ) -> Iterator[pa.RecordBatch]:
         if partition.snapshot is not None:
-            kv = [split for split in partition.splits if isinstance(split, KvSnapshotSplit)]
+            kv = [split for split in partition.splits if isinstance(split, KvBucketSplit)]
             after = {split.bucket: split.after for split in kv if split.after is not None}
             yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets, after)
             return
@@ -149,7 +150,7 @@ class LiveRead(TaskRead):
                 yield from rows
             return
         for bucket in buckets:
-            yield from BucketReader(connection, self.view, ReplaySource(connection, self.view, bucket), self.limit)
+            yield from BucketReader(connection, self.view, ReplayCursor(connection, self.view, bucket), self.limit)
 
     def _snapshot_rows(
         self,
@@ -351,7 +352,7 @@ class InlineRows:
         return f"InlineRows({self.rows})"
 
 
-Split = KvSnapshotSplit | LogSplit | BoundUnionSplit | KeyLookupSplit | InlineRows
+Split = KvBucketSplit | LogSplit | BoundUnionSplit | KeyLookupSplit | InlineRows
 
 
 MARKS_SCHEMA = StructType([StructField("marks", ArrayType(LongType(), False), False)])

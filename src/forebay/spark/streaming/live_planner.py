@@ -28,7 +28,7 @@ from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.log_epochs import check_offsets
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.views import RowView
+from forebay.client.row_view import RowView
 from forebay.metadata.log_offset import LogOffset, epoch_of
 from forebay.metadata.table import TableBucket
 from forebay.spark import options
@@ -39,7 +39,7 @@ from forebay.spark.reading.live_read import BoundUnionSplit, Split
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
 from forebay.spark.streaming.planner import StreamPlanner
 from forebay.unionread.reading import UnionReader
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit
+from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.streaming import (
     FullRead,
     MicroBatch,
@@ -56,7 +56,7 @@ T = TypeVar("T")
 GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
 """The codes with which servers answer for a partition that was dropped."""
 
-_OF_BUCKET = (KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
+_OF_BUCKET = (KvBucketSplit, LakeSnapshotAndLogSplit, LogSplit)
 
 _BEHIND_SECONDS = 10.0
 """How long the end of a log may be behind the stream's offset, because a snapshot can be ahead of the log's end."""
@@ -233,7 +233,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         if full.buckets:
             present = [bucket for bucket in full.buckets if self._exists(bucket)]
             counts = row_counts(connection, self._info, present)
-            pieces += [KvSnapshotSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
+            pieces += [KvBucketSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
         return pieces
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[SplitsPartition]:
@@ -246,7 +246,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         if self._info.is_partitioned and (batch.logs or batch.full is not None):
             self._partitions = None
         pieces: list[Split] = self.pieces(batch.start)[batch.first_piece : batch.stop_piece]
-        pieces = [p for p in pieces if not isinstance(p, KvSnapshotSplit) or self._exists(p.bucket)]
+        pieces = [p for p in pieces if not isinstance(p, KvBucketSplit) or self._exists(p.bucket)]
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
         if self._info.has_primary_key and not self._scan.is_changelog:  # merged rows rather than changes
             read = self._options.read.settings

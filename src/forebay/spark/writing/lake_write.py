@@ -23,8 +23,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from forebay.api.changes import SPARK_CHANGE_TYPES
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
+from forebay.client.arrays import text_array
 from forebay.client.reading.log_decode import CHANGE_TYPES
-from forebay.client.views import text_array
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.merge.windows import concatenated

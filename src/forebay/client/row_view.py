@@ -1,23 +1,21 @@
-"""Views of stored rows: which columns, in which order, with which Arrow schema.
+"""What is read of a table's rows: which columns, in which order, with which filter and Arrow schema.
 
-A `RowView` is a selection of columns of a table. The user-facing schema differs from the stored one only in that
-TIMESTAMP_LTZ columns have the zone UTC. Converting between them is zero-copy.
+The user-facing schema differs from the stored one only in that TIMESTAMP_LTZ columns have the zone UTC. Converting
+between them is zero-copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow.arrow_message import message_codec
+from forebay.client.arrays import rows_without_columns
 from forebay.codec.arrow.arrow_types import storage_schema, user_schema
 from forebay.codec.filters import BoundPredicate, bind, filter_rows, unbind
-from forebay.codec.kv.value_batch import ValueDecoder, parse_value_batch
+from forebay.codec.kv.value_batch import ValueDecoder
 from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
@@ -26,8 +24,6 @@ from forebay.protocol.predicates import predicate_to_pb
 
 if TYPE_CHECKING:
     from forebay.client.cluster.cluster import ClusterClient
-    from forebay.client.settings import Settings
-    from forebay.protocol.api import ServerNode
 
 
 class RowView:
@@ -122,88 +118,6 @@ def _unpickled_view(
     info: TableInfo, names: tuple[str, ...], predicate: Predicate | None, bound: BoundPredicate | None
 ) -> RowView:
     return RowView(info, names, predicate, bound=bound)
-
-
-class Pages:
-    """Asks for the pages of ScanKv and reads them, with the columns `read` of a view.
-
-    A server that can decodes the rows and sends these columns in Arrow, without rows that the filter excludes. Whole
-    rows are decoded here: that takes as long, and there are more clients than servers.
-    """
-
-    def __init__(self, view: RowView, cluster: ClusterClient) -> None:
-        self._view = view
-        self._cluster = cluster
-        self._decoder = view.decoder(cluster)
-        self._request = arrow_rows(view, view.positions, cluster.settings)
-
-    def wanted_of(self, node: ServerNode) -> pb.PbArrowRows | None:
-        """What to ask a server for; None: for its rows as they are."""
-        is_less = self._view.is_projected or self._view.predicate is not None
-        return self._request if is_less and self._cluster.channel(node).versions.scans_in_arrow else None
-
-    def page(self, response: pb.ScanKvResponse, payloads: Sequence[memoryview]) -> Page:
-        """What an answer has. Raises `CorruptData`."""
-        if not payloads:
-            return Page(0, self._nothing)
-        data = payloads[0]
-        if not response.HasField("arrow_rows"):
-            schema_ids, rows = parse_value_batch(data)
-            return Page(len(rows), lambda: self._decoder.decode(schema_ids, rows))
-        count = response.arrow_rows
-        return Page(count, lambda: message_codec(self._view.read).decode(data, 0, len(data), count))
-
-    def _nothing(self) -> pa.RecordBatch:
-        return self._decoder.schema.empty_table().to_batches()[0]
-
-
-class Page(NamedTuple):
-    """The number of rows of a page, and what decodes them, with the storage schema."""
-
-    rows: int
-    decode: Callable[[], pa.RecordBatch]
-
-
-_COMPRESSIONS = {"none": 0, "lz4": 1, "zstd": 2}
-
-
-def arrow_rows(view: RowView, positions: Sequence[int], settings: Settings) -> pb.PbArrowRows:
-    """What asks for the columns at `positions`, without rows that the filter of `view` excludes."""
-    request = pb.PbArrowRows(
-        schema_id=view.info.schema_id, projected_fields=positions, filter_predicate=view.wire_filter()
-    )
-    compression = _COMPRESSIONS[settings["client.scanner.kv.compression"]]
-    if compression:
-        request.compression = compression
-    return request
-
-
-def rows_without_columns(rows: int) -> pa.RecordBatch:
-    """A batch with rows but no columns, for counting."""
-    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
-
-
-def integers(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of an integer array without nulls, sharing its memory (`to_numpy` would import pandas)."""
-    width = np.dtype(array.type.to_pandas_dtype())
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return np.zeros(0, width)
-    return np.frombuffer(buffer, width, len(array), array.offset * width.itemsize)
-
-
-def array_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow array of numbers, sharing their memory; null where not `valid` (`pa.array` would import pandas)."""
-    values = np.ascontiguousarray(values)
-    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
-
-
-def text_array(texts: Sequence[str]) -> pa.StringArray:
-    """An array of strings (`pa.array` of a list would import pandas)."""
-    encoded = [text.encode() for text in texts]
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
 
 
 def _narrowest(columns: Sequence[Column]) -> Column:

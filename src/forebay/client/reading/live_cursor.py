@@ -1,4 +1,4 @@
-"""Live scans: the current rows of a bucket, read from the server that holds it (FIP-17, ScanKv).
+"""Cursors of live scans: the current rows of a bucket, read from the server that holds it (FIP-17, ScanKv).
 
 A *session* is a scan of one bucket on its leader, a snapshot taken when it opens. A bucket is read as of one point in
 time, given by `log_offset`; different buckets have different points in time.
@@ -40,8 +40,9 @@ from forebay.base.errors import (
 from forebay.base.retrying import may_read_again
 from forebay.client.cluster.buckets import check_bucket
 from forebay.client.cluster.rpc import Call
-from forebay.client.reading.bucket_reader import BucketReader, BucketSource, PageRequest, Retry, TableReader, about
-from forebay.client.views import Pages, RowView
+from forebay.client.reading.bucket_reader import BucketCursor, BucketReader, PageRequest, Retry, TableReader, about
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
@@ -55,7 +56,7 @@ _CANNOT_REPEAT = (*_GONE, ErrorCode.INVALID_SCAN_REQUEST)
 _LOST = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
 
 
-class LiveSource(BucketSource):
+class LiveCursor(BucketCursor):
     """The current rows of a bucket.
 
     `log_offset` is known once the first page has arrived; until then it is `first_offset`.
@@ -103,7 +104,7 @@ class LiveSource(BucketSource):
         )
         if cluster.has_log_epochs(node):
             message.with_log_epoch = True
-        as_arrow = pages.wanted_of(node)
+        as_arrow = pages.arrow_request(node)
         if as_arrow is not None:
             message.as_arrow.CopyFrom(as_arrow)
         return PageRequest(node, message)
@@ -139,9 +140,9 @@ class LiveSource(BucketSource):
 
     def rows(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Return the rows by replaying the bucket's changelog, for clusters without scans."""
-        from forebay.client.reading.replay import ReplaySource
+        from forebay.client.reading.replay import ReplayCursor
 
-        replay = ReplaySource(self._session, self._view, self.bucket)
+        replay = ReplayCursor(self._session, self._view, self.bucket)
         rows = replay.rows(limit)
         self._log_offset = replay.log_offset
         return rows
@@ -183,7 +184,7 @@ class LiveSource(BucketSource):
             "fewer at a time, or raise the server's limits",
             error.code,
         )
-        return Retry(limit, final, None)
+        return Retry(limit, final, is_refusal=True)
 
     def _broken(self, error: ForebayError) -> ForebayError:
         """The error of a scan that cannot continue, although some of its rows have been returned."""
@@ -261,11 +262,11 @@ def bucket_scan(
 ) -> BucketReader:
     """A reader of the current rows of one bucket: cheap to open, for tasks that read one bucket each."""
     view = RowView(info, columns)
-    return BucketReader(session, view, LiveSource(session, view, check_bucket(info, bucket)), limit)
+    return BucketReader(session, view, LiveCursor(session, view, check_bucket(info, bucket)), limit)
 
 
 def live_reader(
     session: Session, view: RowView, buckets: Iterable[TableBucket], limit: int | None = None
 ) -> TableReader:
     """A reader of the current rows of `buckets`."""
-    return TableReader(session, view, buckets, lambda bucket: LiveSource(session, view, bucket), limit)
+    return TableReader(session, view, buckets, lambda bucket: LiveCursor(session, view, bucket), limit)

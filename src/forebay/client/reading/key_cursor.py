@@ -1,4 +1,4 @@
-"""Lookups as sources of buckets: the current rows of some keys of a primary-key table.
+"""Cursors of lookups: the current rows of some keys of a primary-key table.
 
 Rule: the rows of a bucket are those of one point in time, as a scan's are. A server answers a few keys of a bucket at
 one point in time. For more keys, and where a reader has a position (`log_offsets`), the end of the bucket's log is
@@ -18,11 +18,12 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData, ForebayError
 from forebay.client.cluster.offsets import LATEST, LOG_END, list_offsets
 from forebay.client.lookups.lookup import KeyItem, Lookups
-from forebay.client.reading.bucket_reader import BucketSource, TableReader
+from forebay.client.reading.bucket_reader import BucketCursor, TableReader
 from forebay.client.reading.key_filter import KEYS_MAX
 from forebay.client.reading.key_plan import BucketKeys
-from forebay.client.reading.live_source import LiveSource
-from forebay.client.views import Pages, RowView
+from forebay.client.reading.live_cursor import LiveCursor
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.codec.kv.value_batch import ValueDecoder, parse_values
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey
@@ -87,7 +88,7 @@ def look_up(
     return rows
 
 
-class KeySource(BucketSource):
+class KeyCursor(BucketCursor):
     """The rows of a bucket that a lookup has returned. `log_offset` is None if it is not known."""
 
     def __init__(self, bucket: TableBucket, rows: pa.RecordBatch | None, log_offset: int | None) -> None:
@@ -108,8 +109,8 @@ class KeySource(BucketSource):
         raise error
 
 
-class KeySources:
-    """The sources of the buckets that some keys are in. The keys of all buckets are looked up for the first one."""
+class KeyCursors:
+    """The cursors of the buckets that some keys are in. The keys of all buckets are looked up for the first one."""
 
     def __init__(self, session: Session, view: RowView, keys: BucketKeys, *, with_position: bool) -> None:
         """`with_position`: the log offset of each bucket's rows is needed."""
@@ -118,14 +119,14 @@ class KeySources:
         self._log_offsets: Mapping[TableBucket, int] = {}
         self._found: RowsByBucket | None = None
 
-    def open(self, bucket: TableBucket) -> BucketSource:
+    def open(self, bucket: TableBucket) -> BucketCursor:
         """The rows that were looked up in `bucket`, or a scan of it if they are not those of one point in time."""
         rows = self._found
         if rows is None:
             rows = self._found = self._look_up()
         if bucket in rows.changed:
-            return LiveSource(self._session, self._view, bucket)
-        return KeySource(bucket, rows.rows.get(bucket), self._log_offsets.get(bucket))
+            return LiveCursor(self._session, self._view, bucket)
+        return KeyCursor(bucket, rows.rows.get(bucket), self._log_offsets.get(bucket))
 
     def _look_up(self) -> RowsByBucket:
         session, view, keys = self._session, self._view, self._keys
@@ -145,4 +146,4 @@ def key_reader(
     session: Session, view: RowView, keys: BucketKeys, limit: int | None = None, *, with_position: bool
 ) -> TableReader:
     """A reader of the rows of `keys` that match the filter of `view`; `with_position`: `log_offsets` are needed."""
-    return TableReader(session, view, keys, KeySources(session, view, keys, with_position=with_position).open, limit)
+    return TableReader(session, view, keys, KeyCursors(session, view, keys, with_position=with_position).open, limit)

@@ -1,4 +1,6 @@
-"""Table snapshots as sources of buckets: page by page, any number of times, always the same rows, in the order of keys.
+"""Cursors of table snapshots: the rows of a bucket, page by page, the same rows in the same order each time.
+
+The order is that of the server's engine: of keys with LMDB, of the engine's log with hlog.
 
 A page is requested by bucket and *position*, the place after the last row of the previous page. The server keeps no
 state of the reader, so a lost page is simply requested again, and any process that knows a position can resume there.
@@ -14,8 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
 from forebay.base.retrying import may_read_again
-from forebay.client.reading.bucket_reader import BucketSource, PageRequest, Retry, TableReader, about
-from forebay.client.views import Pages, RowView
+from forebay.client.reading.bucket_reader import BucketCursor, PageRequest, Retry, TableReader, about
+from forebay.client.reading.pages import Pages
+from forebay.client.row_view import RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 
@@ -26,7 +29,7 @@ GONE = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
 
 
 class PinnedRows(Protocol):
-    """What a source needs of its `TableSnapshot`."""
+    """What a cursor needs of its `TableSnapshot`."""
 
     connection: Session
     info: TableInfo
@@ -36,7 +39,7 @@ class PinnedRows(Protocol):
     def raw_id(self) -> bytes: ...
 
 
-class SnapshotSource(BucketSource):
+class SnapshotCursor(BucketCursor):
     """The rows of one bucket of a table snapshot, from the first one or from a position on."""
 
     def __init__(self, snapshot: PinnedRows, bucket: TableBucket, resume_after: bytes | None = None) -> None:
@@ -67,7 +70,7 @@ class SnapshotSource(BucketSource):
             ),
         )
         node = session.cluster.leader(self._snapshot.info.path, bucket)
-        as_arrow = pages.wanted_of(node)
+        as_arrow = pages.arrow_request(node)
         if as_arrow is not None:
             message.as_arrow.CopyFrom(as_arrow)
         return PageRequest(node, message)
@@ -123,7 +126,7 @@ def snapshot_reader(
         snapshot.connection,
         view,
         buckets,
-        lambda bucket: SnapshotSource(snapshot, bucket, positions.get(bucket)),
+        lambda bucket: SnapshotCursor(snapshot, bucket, positions.get(bucket)),
         limit,
         log_offsets={bucket: snapshot.log_offsets[bucket] for bucket in (buckets if covered is None else covered)},
         begun=positions,

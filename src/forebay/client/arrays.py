@@ -1,0 +1,38 @@
+"""Arrow arrays from NumPy arrays and texts, and back, without importing pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def rows_without_columns(rows: int) -> pa.RecordBatch:
+    """A batch with rows but no columns, for counting."""
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
+
+
+def integers(array: pa.Array) -> npt.NDArray[Any]:
+    """The values of an integer array without nulls, sharing its memory (`to_numpy` would import pandas)."""
+    width = np.dtype(array.type.to_pandas_dtype())
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(0, width)
+    return np.frombuffer(buffer, width, len(array), array.offset * width.itemsize)
+
+
+def array_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """An Arrow array of numbers, sharing their memory; null where not `valid` (`pa.array` would import pandas)."""
+    values = np.ascontiguousarray(values)
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
+
+
+def text_array(texts: Sequence[str]) -> pa.StringArray:
+    """An array of strings (`pa.array` of a list would import pandas)."""
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
