@@ -112,7 +112,7 @@ def test_a_frame_is_named_and_chosen_in_many_ways(conn: EmbeddedConnection, tmp_
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        (lambda conn: {"table": 5}, InvalidRequest, "5 is no table"),
+        (lambda conn: {"table": 5}, InvalidRequest, "5 is not a table"),
         (lambda conn: {"table": "fluss.nothing", "bootstrap_servers": conn}, NotFound, r"no table fluss\.nothing"),
         (lambda conn: {"table": "nothing", "bootstrap_servers": conn}, InvalidRequest, "names no table"),
         (lambda conn: {"table": conn.table("fluss.t"), "filter": "nothing > 1"}, InvalidRequest, "nothing"),

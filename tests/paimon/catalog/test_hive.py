@@ -214,7 +214,7 @@ def test_tables_of_other_formats_are_left_alone(
     client.call("create_table", theirs)
     assert (hive_catalog.list_tables("db"), hive_catalog.table_exists("db.theirs")) == (["ours"], False)
     for forbidden in (hive_catalog.table, hive_catalog.drop_table):
-        with pytest.raises(NotFound, match="no Paimon table, but a MANAGED_TABLE"):
+        with pytest.raises(NotFound, match="is not a Paimon table, but a MANAGED_TABLE"):
             forbidden("db.theirs")
     with pytest.raises(AlreadyExists):
         hive_catalog.create_table("db.theirs", COLUMNS)
