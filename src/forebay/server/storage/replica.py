@@ -96,8 +96,7 @@ class BucketReplica:
         self._write_scheduler = scheduler
         self._reserve = reserve
         self._before_first_write = before_first_write
-        self._append_queue: WriteQueue[Append, AppendResult] = WriteQueue(scheduler)
-        self._put_queue: WriteQueue[PutRequest, PutResult] = WriteQueue(scheduler)
+        self._queue: WriteQueue[Any, Any] = WriteQueue(scheduler)  # of appends, or of puts
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
         self._seals = 0
@@ -109,7 +108,7 @@ class BucketReplica:
     @property
     def is_idle(self) -> bool:
         """Whether no write is queued or under way."""
-        return self._append_queue.is_idle and self._put_queue.is_idle
+        return self._queue.is_idle
 
     @property
     def kv(self) -> KvTablet:
@@ -146,10 +145,8 @@ class BucketReplica:
                 return results
         assert receiver is not None, "a command that may be queued needs a receiver"
         receiver.queued()
-        if isinstance(command, PutCommand):
-            self._put_queue.submit(command.requests, receiver, self._put_group, command.size)
-        else:
-            self._append_queue.submit(command.requests, receiver, self._append_group, command.size)
+        write_group = self._append_group if self._kv is None else self._put_group
+        self._queue.submit(command.requests, receiver, write_group, command.size)
         return None
 
     def _write_at_once(self, command: AppendCommand | PutCommand, *, is_alone: bool) -> Sequence[Any] | None:
@@ -168,11 +165,11 @@ class BucketReplica:
             return None
         try:
             if isinstance(command, AppendCommand):
-                return scheduler.write_now(partial(self._append_queue.run_now, command.requests, self._appended))
+                return scheduler.write_now(partial(self._queue.run_now, command.requests, self._appended))
             if not self.table.write_gate.enter_if_open():
                 return None
             try:
-                return scheduler.write_now(partial(self._put_queue.run_now, command.requests, self._put))
+                return scheduler.write_now(partial(self._queue.run_now, command.requests, self._put))
             finally:
                 self.table.write_gate.leave()
         finally:
@@ -303,8 +300,12 @@ class BucketReplica:
     # ---- transactions -----------------------------------------------------------------------------------------------
 
     def puts_held(self) -> AbstractContextManager[None]:
-        """Keep clients' puts waiting during the block, and wait for those that are being written."""
-        return self._put_queue.held(self._put_group)
+        """Keep clients' puts waiting during the block, and wait for those that are being written.
+
+        Raises `InvalidRequest` (NON_PRIMARY_KEY_TABLE) for a log table.
+        """
+        self._require_key_value()
+        return self._queue.held(self._put_group)
 
     @blocking
     def _write_decided(self, command: DecidedCommand) -> None:
