@@ -1,4 +1,7 @@
-"""One module per API family; importing this package registers all handlers."""
+"""One module per API family; importing this package registers all handlers.
+
+`request_filters` is a part that two of them share.
+"""
 
 from forebay.server.handlers import (
     cluster,

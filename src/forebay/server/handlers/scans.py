@@ -20,7 +20,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of
 from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
-from forebay.server.handlers.fetch import usable_filter
+from forebay.server.handlers.request_filters import usable_filter
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
 
 _COMPARISONS_MAX = 64
