@@ -113,7 +113,7 @@ async def _page(context: ServerContext, request: Any, scanner_id: bytes, respons
 
 
 def _arrow_rows(request: pb.PbArrowRows, table: LiveTable) -> ArrowRows:
-    """How rows are decoded for whoever asks for Arrow: the same for all pages, as long as the table is."""
+    """Return how rows are decoded to Arrow for a request; cached for later pages until the table is altered."""
     current, key = table.current, (table.info.table_id, request.SerializeToString())
     cached = _kept.get(key)
     if cached is not None and cached[0] is current:
