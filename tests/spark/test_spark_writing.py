@@ -595,7 +595,7 @@ def test_a_write_that_the_server_refuses_fails_the_query(
         raise StorageFailure("the disk is on fire")
 
     with monkeypatch.context() as patched:
-        patched.setattr(BucketReplica, "_appended", refuse)
+        patched.setattr(BucketReplica, "_append_locked", refuse)
         with pytest.raises(Exception, match=r"writing to table .*the disk is on fire"):
             sql("INSERT INTO {db}.t WITH ('write.atomic'='false', 'client.writer.retries'='0') VALUES (1, 'a', 1)")
     assert sql("SELECT count(*) FROM {db}.t") == [(0,)]

@@ -131,7 +131,7 @@ def test_writer_errors_must_surface(connection: Connection, database: str, monke
     def refuse(self: BucketReplica, requests: Any) -> Any:
         raise StorageFailure("the disk is on fire")
 
-    monkeypatch.setattr(BucketReplica, "_appended", refuse)
+    monkeypatch.setattr(BucketReplica, "_append_locked", refuse)
     settings = connection.settings
     quick = type(settings)(settings.bootstrap_servers, (("client.writer.retries", 0),))
     with pytest.raises(ForebayError, match=r"writing to table .*: .*the disk is on fire"):

@@ -1,4 +1,4 @@
-"""The contract of a key-value engine: an ordered map of bytes that a changelog is applied to.
+"""The contract of a key-value engine: a map from keys to values, in bytes, that a changelog is applied to.
 
 The log is the source of truth and the engine is an index on it (docs/design/0005-the-log-is-the-truth.md). An engine
 therefore needs no log of its own: it stores, in one atomic step, the rows of a batch and the changelog offset up to

@@ -5,8 +5,9 @@ log, and `log_end_offset` the offset of the next record. Records below `synced_o
 below `high_watermark`, which the caller sets.
 
 Flow of an append: check lengths, checksums and sequences of all batches; give them offsets and one commit timestamp;
-write them with one vectored write, in which only the first bytes of each batch are new; publish. Nothing is copied.
-`sync` makes all earlier appends durable, in a separate thread (group commit).
+write them with one vectored write, in which only the first bytes of each batch are new; publish. The batches are not
+copied, except by `append_together`, which copies the short requests of many clients into one buffer. `sync` makes all
+earlier appends durable; the server calls it once for a group of writes, in the thread that has written the group.
 
 Rules:
 - An append is complete or absent. A failed write is cut off again, and the cut is synced; if that fails, the tablet
@@ -16,7 +17,7 @@ Rules:
 - Offsets have no gaps, commit timestamps never go back, and batches are never split.
 - Reads take no lock. A cut of the log makes `_version` odd while it runs; a reader that sees it change begins again.
 
-Threads: one appender at a time (`append_as_leader`, `roll`, `truncate_to`,
+Threads: one appender at a time (`append_as_leader`, `append_together`, `roll`, `truncate_to`,
 `delete_segments_before`, `expire_writers`, `snapshot_writers`, `close`, `delete`), which a lock ensures. `sync` may
 run in another thread while appends go on; only cuts and `close` wait for it. Everything else may run in any thread.
 

@@ -331,7 +331,7 @@ class ServerConfig:
     def shown(self) -> dict[str, str]:
         """Return all settings that are set or have a default, as clients may see them: possible secrets are hidden.
 
-        Of the lake's options only the public ones are shown (`forebay.lake.shared_options`).
+        Of the lake's options only the public ones are shown (`forebay.lake.public_options`).
         """
         lake = self.lake
         lake_options = {f"datalake.{lake.format}.{key}": value for key, value in lake.public_options.items()}

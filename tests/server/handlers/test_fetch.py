@@ -14,7 +14,7 @@ from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import Column, Schema, TableBucket
 from forebay.protocol.predicates import predicate_to_pb
-from forebay.server.handlers import fetch
+from forebay.server.handlers import fetch, request_filters
 from tests.log.log_batches import make_batch
 from tests.patience import until
 from tests.server.raw_client import ApiKey, RawClient, pb
@@ -336,7 +336,7 @@ def test_a_filter_that_is_too_long_is_left_to_the_client(bench, monkeypatch):
     bench.append(created, log_records(list(range(10)), statistics_columns=[0, 1]))
     predicate = predicate_to_pb(col("a") > 1000, SCHEMA)
     for longest, count in ((predicate.ByteSize(), 0), (predicate.ByteSize() - 1, 10)):
-        monkeypatch.setattr(fetch, "_FILTER_BYTES_MAX", longest)
+        monkeypatch.setattr(request_filters, "_FILTER_BYTES_MAX", longest)
         answer = bench.fetch(created, 0, filter_predicate=predicate, filter_schema_id=1)
         assert len(numbers(answer.records)) == count
 

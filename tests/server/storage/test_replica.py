@@ -324,7 +324,7 @@ def test_puts_need_room_are_told_to_readers_and_keep_out_of_what_is_closed_or_se
 
 
 @pytest.mark.parametrize("has_key", [False, True])
-def test_a_bucket_is_idle_when_no_write_of_either_kind_is_queued(
+def test_a_bucket_of_either_kind_is_idle_when_no_write_is_queued(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, has_key: bool
 ) -> None:
     may_write = threading.Event()

@@ -1,4 +1,4 @@
-"""The states of a server connection, without sockets: the table, and the stories that it tells."""
+"""The states of a server connection, without sockets: the tables, and the stories that they tell."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from forebay.base.errors import ForebayError
 from forebay.server.wire.states import (
     BLOCKED_STATES,
     HELD_STATES,
+    READING_TRANSITIONS,
     TRANSITIONS,
     ConnectionEvent,
     ConnectionState,
+    Reading,
+    ReadingEvent,
+    next_reading,
     next_state,
 )
 
@@ -166,3 +170,32 @@ def test_each_state_can_be_reached_and_can_end() -> None:
 def test_an_event_that_cannot_follow_is_a_bug(state: ConnectionState, event: ConnectionEvent) -> None:
     with pytest.raises(ForebayError, match=f"event {event.name} cannot follow in connection state {state.name}"):
         next_state(state, event)
+
+
+@pytest.mark.parametrize(
+    ("events", "reading"),
+    [
+        ([ReadingEvent.PAUSE, ReadingEvent.RESUME], Reading.ON),
+        ([ReadingEvent.FALL_BEHIND, ReadingEvent.RESUME], Reading.BEHIND),
+        ([ReadingEvent.PAUSE, ReadingEvent.FALL_BEHIND, ReadingEvent.PAUSE], Reading.BEHIND),
+        ([ReadingEvent.FALL_BEHIND, ReadingEvent.CATCH_UP], Reading.PAUSED),
+        ([ReadingEvent.FALL_BEHIND, ReadingEvent.CATCH_UP, ReadingEvent.RESUME], Reading.ON),
+        ([ReadingEvent.CATCH_UP], Reading.ON),
+        ([ReadingEvent.PAUSE, ReadingEvent.CATCH_UP], Reading.PAUSED),
+    ],
+)
+def test_events_lead_to_readings(events: list[ReadingEvent], reading: Reading) -> None:
+    current = int(Reading.ON)
+    for event in events:
+        current = next_reading(current, event)
+    assert Reading(current) is reading
+
+
+def test_no_event_leads_out_of_the_end_of_a_stream_and_each_reading_can_end() -> None:
+    assert {next_reading(Reading.ENDED, event) for event in ReadingEvent} == {Reading.ENDED}
+    assert {next_reading(reading, ReadingEvent.END) for reading in Reading} == {Reading.ENDED}
+    assert all(
+        next_reading(reading, event) == READING_TRANSITIONS.get((reading, event), reading)
+        for reading in Reading
+        for event in ReadingEvent
+    )

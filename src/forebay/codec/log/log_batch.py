@@ -5,7 +5,8 @@ record; absent when the header says that all are appends) and one Arrow message;
 is one record after the other, each with its change type and an encoded row. An *empty batch* is a header alone, and
 still takes one offset.
 
-Flow of a write: `build_arrow_batch` -> (server) `parse_header`, `verify_crc`, `validate_arrow_body`, `stamp`.
+Flow of a write: `build_arrow_batch` -> (server) `iter_headers`, `validate_arrow_body`, `verify_crc`, and new first
+bytes of the header, which `forebay.log.tablet.stamped` writes.
 Flow of a read: `iter_headers` -> `decode_arrow_batch` with the schema that the batch was written with ->
 `align_batch` to the schema that the reader wants.
 

@@ -110,9 +110,8 @@ def _counted(syncs: int, seconds: float, seconds_max: float) -> int:
     """Return the count of quick syncs after one more sync, which took `seconds`."""
     if seconds <= seconds_max:
         return min(syncs + 1, 2 * QUICK_SYNCS_MIN)
-    return (
-        syncs // 2 if seconds <= LONG_SECONDS else 0
-    )  # another process had the core for a moment, which happens on any machine
+    # A sync that is a little too slow does not reset the count: on any machine another process has the core at times.
+    return syncs // 2 if seconds <= LONG_SECONDS else 0
 
 
 @any_thread

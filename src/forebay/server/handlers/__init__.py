@@ -1,4 +1,7 @@
-"""One module per API family; importing this package registers all handlers."""
+"""One module per API family; importing this package registers all handlers.
+
+`request_filters` is a part that two of them share.
+"""
 
 from forebay.server.handlers import (
     cluster,
@@ -8,8 +11,9 @@ from forebay.server.handlers import (
     lake,
     lookups,
     offsets,
+    producer_offsets,
+    remote_storage,
     scans,
-    snapshots,
     staging,
     table_snapshots,
     tables,
@@ -24,8 +28,9 @@ __all__ = [
     "lake",
     "lookups",
     "offsets",
+    "producer_offsets",
+    "remote_storage",
     "scans",
-    "snapshots",
     "staging",
     "table_snapshots",
     "tables",

@@ -8,15 +8,14 @@ whose statistics rule out a match, and `filtered_end_offset` is the offset up to
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.codec.arrow.arrow_message import Projection
-from forebay.codec.filters import BoundPredicate, bind
+from forebay.codec.filters import BoundPredicate
 from forebay.codec.log.header import iter_headers
 from forebay.codec.log.statistics import StatisticsFilter
 from forebay.log.tablet import EARLIEST_OFFSET
@@ -25,14 +24,12 @@ from forebay.metadata.table_options import LogFormat
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of
-from forebay.protocol.predicates import predicate_from_pb
 from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
 from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
+from forebay.server.handlers.request_filters import usable_filter
 from forebay.server.metadata.catalog import LiveTable
 from forebay.server.storage.log_epochs import LogEpochs
 from forebay.server.storage.replica import BucketReplica
-
-_LOGGER = logging.getLogger(__name__)
 
 _MIN_BYTES_WAIT_MS = 100
 """How long to wait for `min_bytes` when a client gives no `max_wait_ms`."""
@@ -46,9 +43,6 @@ is still there."""
 
 _LONG_REQUEST_WAIT_MS = 1000
 """Maximum wait of a long request, or of one about very many buckets, because it takes memory meanwhile."""
-
-_FILTER_BYTES_MAX = 64 << 10
-"""Longer filters are ignored: a filter is a hint, and each batch would be tested with all of it."""
 
 _PROJECTED_READ_FACTOR = 8
 _READ_BYTES_MAX = 16 << 20
@@ -384,21 +378,6 @@ def _bound_filter(fetch: _TableFetch, table: LiveTable) -> BoundPredicate | None
     if fetch.filter_message is None or info.descriptor.log_format is not LogFormat.ARROW:
         return None
     return usable_filter(table, fetch.filter_message, fetch.filter_schema_id or info.schema_id)
-
-
-def usable_filter(table: LiveTable, message: Any, schema_id: int) -> BoundPredicate | None:
-    """The filter in a PbPredicate for columns of a schema; None for one that cannot be used.
-
-    A filter is a hint: the client applies it to every row anyway, so it can be ignored, as Fluss does.
-    """
-    if message.ByteSize() > _FILTER_BYTES_MAX:
-        return None
-    try:
-        schema = table.schema_by_id(schema_id)
-        return bind(predicate_from_pb(message, schema), schema)
-    except (InvalidRequest, NotFound) as e:
-        _LOGGER.debug("ignoring a filter that does not fit %s: %s", table.info.path, e)
-        return None
 
 
 async def _answer(context: ServerContext, fetches: list[_BucketFetch], epoch: str | None) -> Answer:

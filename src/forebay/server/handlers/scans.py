@@ -20,7 +20,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of
 from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
-from forebay.server.handlers.fetch import usable_filter
+from forebay.server.handlers.request_filters import usable_filter
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
 
 _COMPARISONS_MAX = 64
@@ -113,7 +113,7 @@ async def _page(context: ServerContext, request: Any, scanner_id: bytes, respons
 
 
 def _arrow_rows(request: pb.PbArrowRows, table: LiveTable) -> ArrowRows:
-    """How rows are decoded for whoever asks for Arrow: the same for all pages, as long as the table is."""
+    """Return how rows are decoded to Arrow for a request; cached for later pages until the table is altered."""
     current, key = table.current, (table.info.table_id, request.SerializeToString())
     cached = _kept.get(key)
     if cached is not None and cached[0] is current:

@@ -1,4 +1,8 @@
-"""Checks of the log batches in a request, before any of them is written."""
+"""Checks of the log batches in a request against the schemas of the table, before any of them is written.
+
+Checksums of all batches are verified afterwards, by `forebay.log.tablet.parse_request`; here only those of batches that
+fail a check are, so that damage is reported as damage.
+"""
 
 from __future__ import annotations
 

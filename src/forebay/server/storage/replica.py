@@ -4,8 +4,8 @@ All writes are commands (`forebay.server.storage.write_command`) and enter by `B
 the write queue, one group at a time (`forebay.server.flow.write_queue`), except for those that `submit` writes in its
 caller's thread. Reads run in any thread.
 
-Path of a put: `submit`, `WriteQueue.submit`, and in a writer thread `_put_group`, `_put`, `KvTablet.put_group`; then
-the receiver of the command gets the results.
+Path of a put: `submit`, `WriteQueue.submit`, and in a writer thread `_put_group`, `_put_locked`, `KvTablet.put_group`;
+then the receiver of the command gets the results.
 
 The high watermark, up to which clients read, follows what is durable. A write with acks=1 or 0 is visible as soon as it
 is acknowledged, before it is durable: its writer asked for that (docs/design/0006-durability-by-acks.md), and readers
@@ -96,8 +96,7 @@ class BucketReplica:
         self._write_scheduler = scheduler
         self._reserve = reserve
         self._before_first_write = before_first_write
-        self._append_queue: WriteQueue[Append, AppendResult] = WriteQueue(scheduler)
-        self._put_queue: WriteQueue[PutRequest, PutResult] = WriteQueue(scheduler)
+        self._queue: WriteQueue[Any, Any] = WriteQueue(scheduler)  # of appends, or of puts
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
         self._seals = 0
@@ -109,7 +108,7 @@ class BucketReplica:
     @property
     def is_idle(self) -> bool:
         """Whether no write is queued or under way."""
-        return self._append_queue.is_idle and self._put_queue.is_idle
+        return self._queue.is_idle
 
     @property
     def kv(self) -> KvTablet:
@@ -146,10 +145,8 @@ class BucketReplica:
                 return results
         assert receiver is not None, "a command that may be queued needs a receiver"
         receiver.queued()
-        if isinstance(command, PutCommand):
-            self._put_queue.submit(command.requests, receiver, self._put_group, command.size)
-        else:
-            self._append_queue.submit(command.requests, receiver, self._append_group, command.size)
+        write_group = self._append_group if self._kv is None else self._put_group
+        self._queue.submit(command.requests, receiver, write_group, command.size)
         return None
 
     def _write_at_once(self, command: AppendCommand | PutCommand, *, is_alone: bool) -> Sequence[Any] | None:
@@ -168,11 +165,11 @@ class BucketReplica:
             return None
         try:
             if isinstance(command, AppendCommand):
-                return scheduler.write_now(partial(self._append_queue.run_now, command.requests, self._appended))
+                return scheduler.write_now(partial(self._queue.run_now, command.requests, self._append_locked))
             if not self.table.write_gate.enter_if_open():
                 return None
             try:
-                return scheduler.write_now(partial(self._put_queue.run_now, command.requests, self._put))
+                return scheduler.write_now(partial(self._queue.run_now, command.requests, self._put_locked))
             finally:
                 self.table.write_gate.leave()
         finally:
@@ -198,21 +195,19 @@ class BucketReplica:
     @blocking
     def _append_group(self, requests: Sequence[Append]) -> list[AppendResult]:
         with self._writing:
-            return self._appended(requests)
+            return self._append_locked(requests)
 
-    def _appended(self, requests: Sequence[Append]) -> list[AppendResult]:
+    def _append_locked(self, requests: Sequence[Append]) -> list[AppendResult]:
+        """Write a group of appends; the caller has locked `_writing`."""
         self._prepare_to_write()
-        appended: list[tuple[int, AppendResult]] = []
-        for together, batches in self._runs(requests):
-            together_results = self._append_together(together, batches) if batches else None
-            appended += (
-                [self._append_alone(request) for request in together] if together_results is None else together_results
-            )
-        results = [result for _, result in appended]
+        results: list[AppendResult] = []
+        for run, batches in self._runs(requests):
+            run_results = self._append_together(run, batches) if batches else None
+            results += [self._append_alone(request) for request in run] if run_results is None else run_results
         unsynced_end, is_synced = -1, False
-        for request, (end, result) in zip(requests, appended, strict=True):
+        for request, result in zip(requests, results, strict=True):
             if request.acks != ACKS_ALL:
-                unsynced_end = max(unsynced_end, end)
+                unsynced_end = max(unsynced_end, result.end_offset)
             elif result.error is None:
                 is_synced = True
         self.counters.bytes_in += sum([len(r.records) for r, a in zip(requests, results) if a.error is None])
@@ -250,31 +245,29 @@ class BucketReplica:
         if first < len(requests):
             yield requests[first:], batches[first:]  # type: ignore[misc]
 
-    def _append_together(
-        self, requests: Sequence[Append], batches: Sequence[PlainBatch]
-    ) -> list[tuple[int, AppendResult]] | None:
-        """Append all requests at once; return the end offset and the result of each.
+    def _append_together(self, requests: Sequence[Append], batches: Sequence[PlainBatch]) -> list[AppendResult] | None:
+        """Append all requests with one write. Returns None, with nothing appended, if that fails.
 
-        Returns None, with nothing appended, if that fails. The caller then appends one request after the other,
-        because some of them may still fit on the disk."""
+        The caller then appends one request after the other, because some of them may still fit on the disk.
+        """
         try:
             self._reserve.require(sum([batch.size_bytes for batch in batches]))
             outcomes = self.log.append_together([each.records for each in requests], batches)  # type: ignore[misc]
         except ForebayError:
             return None
         return [
-            (each[1], AppendResult(each[0])) if type(each) is tuple else (-1, AppendResult(error=each))  # type: ignore[arg-type]
+            AppendResult(each[0], each[1]) if type(each) is tuple else AppendResult(error=each)  # type: ignore[arg-type]
             for each in outcomes
         ]
 
-    def _append_alone(self, request: Append) -> tuple[int, AppendResult]:
+    def _append_alone(self, request: Append) -> AppendResult:
         try:
             self._reserve.require(len(request.records))
             headers = check_log_batches(self.table, request.records)
             appended = self.log.append_as_leader(request.records, batches=headers)
         except ForebayError as e:
-            return -1, AppendResult(error=e)
-        return appended.next_offset, AppendResult(appended.base_offset)
+            return AppendResult(error=e)
+        return AppendResult(appended.base_offset, appended.next_offset)
 
     def _raise_high_watermark(self, offset: int) -> None:
         if self.log.raise_high_watermark(offset):
@@ -285,9 +278,10 @@ class BucketReplica:
     @blocking
     def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         with self.table.write_gate.passing(), self._writing:
-            return self._put(requests)
+            return self._put_locked(requests)
 
-    def _put(self, requests: Sequence[PutRequest]) -> list[PutResult]:
+    def _put_locked(self, requests: Sequence[PutRequest]) -> list[PutResult]:
+        """Write a group of puts; the caller has passed the table's write gate and has locked `_writing`."""
         before = self.log.high_watermark
         self._prepare_to_write()
         self._reserve.require(sum(len(request.records) for request in requests))
@@ -303,8 +297,12 @@ class BucketReplica:
     # ---- transactions -----------------------------------------------------------------------------------------------
 
     def puts_held(self) -> AbstractContextManager[None]:
-        """Keep clients' puts waiting during the block, and wait for those that are being written."""
-        return self._put_queue.held(self._put_group)
+        """Keep clients' puts waiting during the block, and wait for those that are being written.
+
+        Raises `InvalidRequest` (NON_PRIMARY_KEY_TABLE) for a log table.
+        """
+        self._require_key_value()
+        return self._queue.held(self._put_group)
 
     @blocking
     def _write_decided(self, command: DecidedCommand) -> None:

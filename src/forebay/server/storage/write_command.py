@@ -37,9 +37,13 @@ class AppendRequest(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """The offset of the first record (of the original batch, for a repeated one), or the error."""
+    """The offsets of the first record and after the last one, or the error.
+
+    For a repeated batch they are those of the original one.
+    """
 
     base_offset: int = -1
+    end_offset: int = -1
     error: ForebayError | None = None
 
 

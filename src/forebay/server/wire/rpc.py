@@ -5,9 +5,9 @@ responses leave when they are ready (clients match them by id). A failing reques
 affect others; a stream that does not speak the Fluss protocol is closed.
 
 Turns: a connection starts a few requests when bytes arrive, and more of the pending ones when its turn comes again
-(`forebay.server.connections`).
+(`forebay.server.flow.fair_queue`).
 
-States: whether requests may start, and whether bytes are read, changes by the table of `forebay.server.wire.states`.
+States: whether requests may start, and whether bytes are read, changes by the tables of `forebay.server.wire.states`.
 
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
 is neither served nor read from. Only two responses that may be large are built at a time, and the next one when the
@@ -58,6 +58,8 @@ from forebay.server.wire.states import (
     ConnectionEvent,
     ConnectionState,
     Reading,
+    ReadingEvent,
+    next_reading,
     next_state,
 )
 
@@ -221,7 +223,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self.memory.feed_large()
         elif not may_start:
             self._take(ConnectionEvent.BYTES)
-            self._fall_behind()
+            self._change_reading(ReadingEvent.FALL_BEHIND)
             self.balance()
         elif not self._connections.fair_queue.is_idle or self.take_turn():
             self._join()
@@ -246,7 +248,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
                 self._join()
             elif self.state not in HELD_STATES:
                 return False
-        self.reading = Reading.ENDED  # pending requests are served first
+        self._change_reading(ReadingEvent.END)  # pending requests are served first
         return True
 
     def pause_writing(self) -> None:
@@ -328,8 +330,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._take(ConnectionEvent.TURN)
         more = self._start_some(requests_max)
         self._take(ConnectionEvent.MORE if more else ConnectionEvent.DONE)
-        if not more and self.reading == Reading.BEHIND:
-            self.reading = Reading.PAUSED
+        if not more:
+            self._change_reading(ReadingEvent.CATCH_UP)
         if self.memory.large_counted != self._connection.large_bytes:
             self.memory.feed_large()
         self.balance()
@@ -399,28 +401,26 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         is_unread = not self._send_queue.drained.is_set()
         state = self.state
         is_barred = state in BLOCKED_STATES or state == ConnectionState.DRAINING or self.memory.is_starved or is_unread
-        has_room = waiting <= self.open_requests_max // 2 and self.open_bytes <= _OPEN_BYTES_MAX // 2
+        has_room = waiting <= self.open_requests_max // 2 and self.open_bytes <= self.open_bytes_max // 2
         if state == ConnectionState.HELD and has_room and not is_barred and not self._is_over_share:
             self._join(is_new=False)
         is_full = waiting >= self.open_requests_max or self.open_bytes >= self.open_bytes_max
-        if is_barred or is_full or self.state in HELD_STATES:
-            if self.reading == Reading.ON:
-                self.reading = Reading.PAUSED
-                transport.pause_reading()
-        elif self.reading == Reading.PAUSED:
-            self.reading = Reading.ON
-            transport.resume_reading()
-
-    def _fall_behind(self) -> None:
-        """Stop reading until the pending requests are started."""
-        if self.reading == Reading.ON and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-        if self.reading != Reading.ENDED:
-            self.reading = Reading.BEHIND
+        must_pause = is_barred or is_full or self.state in HELD_STATES
+        self._change_reading(ReadingEvent.PAUSE if must_pause else ReadingEvent.RESUME)
 
     def _take(self, event: ConnectionEvent) -> None:
         """Go to the state that follows by `event`."""
         self.state = next_state(self.state, event)
+
+    def _change_reading(self, event: ReadingEvent) -> None:
+        """Go to the reading that follows by `event`, and pause or resume the transport accordingly."""
+        before, self.reading = self.reading, next_reading(self.reading, event)
+        if self.reading == before or self._transport is None or self._transport.is_closing():
+            return
+        if self.reading == Reading.ON:
+            self._transport.resume_reading()
+        elif before == Reading.ON and self.reading != Reading.ENDED:
+            self._transport.pause_reading()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -458,8 +458,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(partial(self._finished, request.api.key, size, outcome, memory))
 
-    # ---- short requests (forebay.server.wire.short_requests.Client)
-    # ------------------------------------------------------
+    # ---- short requests (forebay.server.wire.short_requests.Client) --------------------------------------------------
 
     def serve_apart(self, request: ShortRequest, message: Message) -> None:
         if self._may_open(request):

@@ -1,7 +1,9 @@
-"""The states of a server connection, as a table. No sockets and no clock; `RpcProtocol` reports events and acts.
+"""The states of a server connection, as two tables. No sockets and no clock; `RpcProtocol` reports events and acts.
 
 Nouns: a `ConnectionState` says which requests of the connection may start. A `Reading` says whether its bytes are read.
-An `ConnectionEvent` changes the state by the table `TRANSITIONS`; one that the table does not have is a bug and raises.
+A `ConnectionEvent` changes the state by the table `TRANSITIONS`; one that the table does not have is a bug and raises.
+A `ReadingEvent` changes the reading by the table `READING_TRANSITIONS`; one that the table does not have changes
+nothing.
 
     SERVING  ──TURN──> STARTING    bytes have arrived, and no other connection waits
     SERVING  ──JOIN──> QUEUED      bytes have arrived, and other connections wait already
@@ -17,6 +19,12 @@ their requests have to be started later.
 
 `STOP` leads from any of these to DRAINING, where requests in flight are answered and no others start. REFUSED is a
 connection that was not admitted and gets the reason. CLOSED is the end.
+
+    ON          ──PAUSE──────> PAUSED    too much is in flight or pending, or the peer does not read
+    PAUSED      ──RESUME─────> ON
+    ON, PAUSED  ──FALL_BEHIND> BEHIND    bytes have arrived while earlier requests wait for their turn
+    BEHIND      ──CATCH_UP───> PAUSED    all requests that have arrived are started
+    any         ──END────────> ENDED     the client sends nothing more
 """
 
 from __future__ import annotations
@@ -85,6 +93,16 @@ class ConnectionEvent(enum.IntEnum):
     CLOSE = 10
 
 
+class ReadingEvent(enum.IntEnum):
+    """What changes whether the bytes of a connection are read."""
+
+    PAUSE = 0
+    RESUME = 1
+    FALL_BEHIND = 2
+    CATCH_UP = 3
+    END = 4
+
+
 _BLOCKED = {
     ConnectionState.SERVING: ConnectionState.SERVING_BLOCKED,
     ConnectionState.QUEUED: ConnectionState.QUEUED_BLOCKED,
@@ -126,6 +144,15 @@ TRANSITIONS: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] =
     (ConnectionState.REFUSED, ConnectionEvent.STOP): ConnectionState.REFUSED,
 }
 
+READING_TRANSITIONS: Mapping[tuple[Reading, ReadingEvent], Reading] = {
+    (Reading.ON, ReadingEvent.PAUSE): Reading.PAUSED,
+    (Reading.PAUSED, ReadingEvent.RESUME): Reading.ON,
+    (Reading.ON, ReadingEvent.FALL_BEHIND): Reading.BEHIND,
+    (Reading.PAUSED, ReadingEvent.FALL_BEHIND): Reading.BEHIND,
+    (Reading.BEHIND, ReadingEvent.CATCH_UP): Reading.PAUSED,
+    **{(reading, ReadingEvent.END): Reading.ENDED for reading in Reading},
+}
+
 BLOCKED_STATES: frozenset[int] = frozenset(_BLOCKED.values())
 """A request must end its first step before the next one may start."""
 
@@ -137,6 +164,9 @@ _NEXT = tuple(
     tuple(int(TRANSITIONS.get((state, event), _NONE)) for event in ConnectionEvent) for state in ConnectionState
 )
 """`TRANSITIONS` as integers, which compiled code compares."""
+_NEXT_READING = tuple(
+    tuple(int(READING_TRANSITIONS.get((reading, event), reading)) for event in ReadingEvent) for reading in Reading
+)
 
 
 def next_state(state: int, event: ConnectionEvent) -> int:
@@ -145,3 +175,8 @@ def next_state(state: int, event: ConnectionEvent) -> int:
     if then == _NONE:
         check(False, f"event {event.name} cannot follow in connection state {ConnectionState(state).name}")
     return then
+
+
+def next_reading(reading: int, event: ReadingEvent) -> int:
+    """Return the `Reading` that follows `reading` by `event`; the same one if the table has none."""
+    return _NEXT_READING[reading][event]
