@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from forebay.base import lake_events
 from forebay.base.errors import Conflict
 from forebay.lake.metrics import LakeMetrics
-from forebay.paimon.commit.attempt import _Attempts
+from forebay.paimon.commit.loop import CommitLoop
 from forebay.testing.lake_contract_base import people
 from tests.paimon.lake import live_files, new_catalog, put
 
@@ -118,7 +118,7 @@ def test_attempts_that_lose_and_commits_that_conflict(
     catalog = new_catalog(tmp_path)
     table = catalog.create_table("db.t", SCHEMA, options={"commit.min-retry-wait": "1 ms", "commit.max-retries": "3"})
     put(table, [{"id": 0, "v": "x"}])
-    create, losses = _Attempts._create, [2]
+    create, losses = CommitLoop._create, [2]
 
     def losing(self: Any, snapshot: Any, latest: Any) -> bool:
         if losses[0]:
@@ -126,7 +126,7 @@ def test_attempts_that_lose_and_commits_that_conflict(
             return False
         return create(self, snapshot, latest)
 
-    monkeypatch.setattr(_Attempts, "_create", losing)
+    monkeypatch.setattr(CommitLoop, "_create", losing)
     put(table, [{"id": 1, "v": "x"}])
     assert counted()["forebay_lake_commit_retries_total"] == {OF: 2}
     losses[0] = 100

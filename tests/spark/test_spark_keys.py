@@ -18,7 +18,7 @@ from forebay.spark.options import ReadOptions
 from forebay.spark.reading import scan as scans
 from forebay.spark.reading.live_plan import ClusterScan
 from forebay.spark.reading.live_read import InlineRows
-from forebay.spark.reading.live_source import LiveScanSource
+from forebay.spark.reading.live_relation import LiveRelation
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from forebay.spark.reading.scan import ScanProxy
 from forebay.unionread.splits import KvBucketSplit
@@ -251,7 +251,7 @@ def test_a_scan_that_a_join_filters_stays_whole_for_others(spark: Any, connectio
     """A plan may have a scan twice, and values of a join for one of them alone."""
     info = connection.table(orders.removeprefix("forebay.")).info
     context = LiveContext.of(spark, "forebay", connection.settings)
-    table = LiveScanSource(context, orders, info, {})
+    table = LiveRelation(context, orders, info, {})
     scan = ScanProxy(context, table, Pushdown(tuple(table.schema.names)), table.schema)
     jvm, connector = context.jvm, "org.apache.spark.sql.connector.expressions."
     seven = jvm.class_(connector + "Expressions").literal(7)

@@ -36,10 +36,10 @@ from forebay.metadata.types import DataType
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta
-from forebay.paimon.format.messages import CommitMessageCodec
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.snapshot import CommitKind, Snapshot
 from forebay.paimon.format.split import DataSplit
+from forebay.paimon.format.split_codec import SplitCodec
 from forebay.paimon.read.key_order import RowKeyOrder as EngineKeyOrder
 from forebay.paimon.read.plain_files import plain_files
 from forebay.paimon.read.predicates import ScanFilter
@@ -81,7 +81,7 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
 
     def __init__(self, table: TableContext) -> None:
         self._table = table
-        self._codec = CommitMessageCodec(len(table.schema.partition_keys), len(table.schema.trimmed_primary_keys))
+        self._codec = SplitCodec(len(table.schema.partition_keys), len(table.schema.trimmed_primary_keys))
 
     @property
     def version(self) -> int:
@@ -94,7 +94,7 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
         head = _HEAD.pack(_SPLIT_VERSION, split.stream_bucket, len(texts))
         place = b"".join(struct.pack(">H", len(text)) + text for text in texts)
         directory = self._table.paths.bucket_directory(split.data.partition, split.data.bucket)
-        return head + place + self._codec.encode_split(split.data, directory)
+        return head + place + self._codec.encode(split.data, directory)
 
     def deserialize(self, version: int, data: bytes) -> PaimonLakeSplit:
         """The split. Raises `CorruptData` for malformed bytes, `UnsupportedOperation` for a newer version."""
@@ -109,7 +109,7 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
                 at += 2 + length
         except (struct.error, UnicodeDecodeError) as e:
             raise CorruptData(f"these bytes are not a split of a Paimon table: {e}") from e
-        decoded, _ = self._codec.decode_split(data[at:])
+        decoded, _ = self._codec.decode(data[at:])
         return PaimonLakeSplit(bucket, tuple(values), _slim(decoded))
 
 

@@ -316,7 +316,7 @@ class CoreOptions:
 
     @property
     def num_sorted_run_stop_trigger(self) -> int:
-        """The number of sorted runs at which writers wait for compaction."""
+        """The number of sorted runs at which writers wait for compaction; at least the trigger of compaction."""
         trigger = self._num_sorted_run_stop_trigger
         stop = self.num_sorted_run_compaction_trigger + 3 if trigger is None else trigger
         return max(self.num_sorted_run_compaction_trigger, stop)

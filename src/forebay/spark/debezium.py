@@ -1,7 +1,7 @@
-"""Debezium's change events as rows with a `_change_type`, which live tables and lake tables take.
+"""Converts Debezium's change events to rows with a `_change_type`, as writes to live and lake tables expect them.
 
-Python workers decode batches of events by `forebay.debezium`, as `forebay ingest` does; Spark does the rest. Texts come
-to the workers, and rows go back, as Arrow columns.
+Python workers decode batches of events with `forebay.debezium`, as `forebay ingest` does. Spark passes the texts to the
+workers, and receives the rows, as Arrow columns.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def from_debezium(
 ) -> DataFrame:
     """The rows of Debezium's change events in `column`, a text or bytes, with `_change_type` in front of the columns.
 
-    `schema` is that of the rows: DDL text, or a StructType. A delete has the old row. Empty values (tombstones) are
-    left out. Values are read as Debezium writes them, and are never rounded. With the schema part, timestamps have the
-    unit that it names, and decimals may be bytes; without it, timestamps that are numbers are milliseconds, and
-    decimals numbers or texts (`decimal.handling.mode`). Rows are whole, so an event with a value that the database did
-    not log (a large value of PostgreSQL that an update has left as it is) is wrong.
+    `schema` is the schema of the rows: DDL text, or a StructType. A delete has the old row. Empty values (tombstones)
+    are skipped. Values are read in Debezium's notation, and are never rounded. In events with a schema part, timestamps
+    have the unit that it names, and decimals may be bytes. In events without one, numeric timestamps are milliseconds,
+    and decimals are numbers or texts (`decimal.handling.mode`). Rows must be complete: an event without a value that
+    the database did not log (a large value of PostgreSQL that an update left unchanged) is invalid.
 
-    `keep` names columns of `df` that stay, behind those of the rows: an event's place in the database's log or a topic
-    (`write.sequence.field` orders by it), which the old row of a delete does not have.
+    `keep` names columns of `df` that are appended to those of the rows. An example is the event's position in the
+    database's log or in a topic, by which `write.sequence.field` orders; the old row of a delete has no such position.
 
-    `wrong` says what happens to events that are none, or whose values are not of the type: "fail" ends the query,
-    "drop" leaves them out (a stream reports their number as the observed metric `forebay_debezium.wrong`), and "only"
-    returns nothing but them, with a column `_error`: for a table of their own. Raises `InvalidRequest`.
+    `wrong` determines what happens to invalid events, and to events whose values do not have the column's type. "fail"
+    ends the query. "drop" skips them; a stream reports their number as the observed metric `forebay_debezium.wrong`.
+    "only" returns only them, with a column `_error`, to be written to a separate table. Raises `InvalidRequest`.
     """
     row_type = schema if isinstance(schema, StructType) else _type_of(f"struct<{schema}>")
     if not isinstance(row_type, StructType):
@@ -92,7 +92,7 @@ def _type_of(text: str) -> DataType:
 
 
 def _read(df: DataFrame, column: str, row_type: StructType) -> DataFrame:
-    """`df` with the row of each event, its change type, and what is wrong with it, if anything."""
+    """`df` with three more columns: the change type of each event, its row, and the reason if it is invalid."""
     row = StructType([StructField(field.name, field.dataType) for field in row_type.fields])
     read = [StructField(_KIND, StringType()), StructField(_ROW, row), StructField(_ERROR, StringType())]
     texts = df.withColumn(_EVENT, f.col(column).cast("string").cast(BinaryType()))
@@ -103,7 +103,7 @@ def _read(df: DataFrame, column: str, row_type: StructType) -> DataFrame:
 def _decoder(
     columns: Sequence[Column], schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that workers apply to batches: the last column has events, in whose place come those of `schema`."""
+    """The function that workers apply to batches: it replaces the last column, the events, by those of `schema`."""
 
     def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -115,7 +115,7 @@ def _decoder(
 
 
 def _decoded(texts: list[bytes | None], columns: Sequence[Column], schema: pa.Schema) -> list[pa.Array]:
-    """For each text its change type, row and error, in the types of `schema`; a text has a row or an error."""
+    """The change type, row and error of each text, with the types of `schema`. A text has either a row or an error."""
     names = {column.name for column in columns}
     rows, wrong = decode(texts)
     rows, unlogged = whole_rows(rows, texts, names)

@@ -56,5 +56,5 @@ def allowed_modes(switches: Mapping[str, bool | None]) -> ReadMode:
 
 
 def switch_of(mode: ReadMode) -> str:
-    """The option that enables `mode`. Raises `StopIteration` for `ROWS`, which have none."""
-    return next(name for name, switched in SWITCHES.items() if switched is mode)
+    """The option that enables `mode`. Raises `KeyError` for `ROWS`, which have none."""
+    return {switched: name for name, switched in SWITCHES.items()}[mode]

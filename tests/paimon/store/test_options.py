@@ -25,6 +25,13 @@ def test_options_have_paimons_defaults() -> None:
     assert o.partition_legacy_name is True
 
 
+def test_writers_never_wait_below_the_number_of_runs_that_triggers_compaction() -> None:
+    stop = {"num-sorted-run.stop-trigger": "3"}
+    assert CoreOptions(stop).num_sorted_run_stop_trigger == 5
+    assert CoreOptions({**stop, "num-sorted-run.compaction-trigger": "2"}).num_sorted_run_stop_trigger == 3
+    assert CoreOptions({"num-sorted-run.compaction-trigger": "2"}).num_sorted_run_stop_trigger == 5
+
+
 def test_every_default_is_of_the_type_that_reading_gives() -> None:
     samples = {int: "7", float: "0.5", bool: "true", str: "none"}
     options = [o for o in vars(CoreOptions).values() if isinstance(o, CoreOption)]

@@ -426,7 +426,7 @@ def test_a_stream_that_cannot_be_says_why(
     with pytest.raises(Exception, match="records its input"):
         run(lake_session.readStream.table(f"lake.{lake}.merged"), "by the catalog")
     # What only the format's process finds out is told, too.
-    monkeypatch.setattr("forebay.spark.reading.lake_source.check_streamable", lambda *_: None)
+    monkeypatch.setattr("forebay.spark.reading.lake_relation.check_streamable", lambda *_: None)
     with pytest.raises(Exception, match="records its input"):
         run(lake_session.readStream.table(f"lake.{lake}.merged"), "by the format")
 

@@ -1,8 +1,9 @@
 """Commits: the results of writers become visible to all readers as one snapshot, or have no effect.
 
 A commit reads the latest snapshot, checks its changes for conflicts, writes manifests, and creates the file
-`snapshot-<latest + 1>` unless another commit has. The loser of the race checks the new snapshot and tries again. New
-rows and compaction results are committed as two snapshots, so that readers of changes can skip the second.
+`snapshot-<latest + 1>` unless another commit has. The loser of the race checks the new snapshot and tries again
+(`forebay.paimon.commit.loop.CommitLoop`). New rows and compaction results are committed as two snapshots, so that
+readers of changes can skip the second.
 
 Each attempt's snapshot has a UUID. If the outcome of creating the file is unknown (a lost response), the file is read
 back: if it has our UUID, the commit succeeded. While the id is free, the identical file is retried, so a delayed
@@ -19,9 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay.base.errors import Conflict, InvalidRequest
-from forebay.paimon.commit.attempt import ChangesProvider, CommitLoop, CommitRequest
-from forebay.paimon.commit.conflicts import ConflictChecker, overlapping
+from forebay.paimon.commit.conflicts import overlapping
 from forebay.paimon.commit.file_changes import Changes, collect_changes
+from forebay.paimon.commit.loop import ChangesProvider, CommitContext, CommitLoop, CommitRequest
 from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CommitMessage
@@ -54,7 +55,7 @@ class _NothingToDo(Exception):
 class FileStoreCommit:
     """Commits to one branch of a table as one user. Not thread-safe: use one instance per thread.
 
-    A stream keeps its `user` across restarts; `filter_and_commit` finds committed numbers by it.
+    A stream keeps its `user` across restarts, by which `filter_and_commit` finds out what was already committed.
     """
 
     def __init__(
@@ -70,9 +71,11 @@ class FileStoreCommit:
         self.io, self.paths, self.schema, self.user = table.io, table.paths, table.schema, user
         self.snapshots, self.manifests = table.snapshots, table.manifests
         self.ignore_empty = self.options.ignore_empty_commit(ignore_empty)
-        self._loop = CommitLoop(table, user, lock)
-        self._checker = ConflictChecker(table.schema, user)
+        self._context = CommitContext(table, user, lock)
         self._appended: frozenset[tuple[bytes, int, str]] = frozenset()
+
+    def _run(self, request: CommitRequest, provider: ChangesProvider) -> Snapshot:
+        return CommitLoop(self._context, request, provider).run()
 
     # ---- commits ---------------------------------------------------------------------------------------------------
 
@@ -120,18 +123,18 @@ class FileStoreCommit:
         append, compact = collect_changes(work.messages)
         identifier, watermark, properties = work.identifier, work.watermark, work.properties or {}
         self._appended = frozenset()
-        self._checker.check_bucket_counts(append.files)
+        self._context.checker.check_bucket_counts(append.files)
         snapshots = []
         if not (append.is_empty and self.ignore_empty):
             kind = CommitKind.OVERWRITE if append.removes_rows else CommitKind.APPEND
             check = check_conflicts or kind is CommitKind.OVERWRITE
             request = CommitRequest(kind, identifier, watermark, properties, check_conflicts=check)
-            snapshots.append(self._loop.run(request, provider(append)))
+            snapshots.append(self._run(request, provider(append)))
             new = [*append.files, *append.changelog]
             self._appended = frozenset((e.partition, e.bucket, e.file.file_name) for e in new)
         if not compact.is_empty:
             request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties, check_conflicts=True)
-            snapshots.append(self._loop.run(request, (compaction or _fixed)(compact)))
+            snapshots.append(self._run(request, (compaction or _fixed)(compact)))
         return snapshots
 
     def filter_and_commit(self, committables: Sequence[Committable], check_conflicts: bool = False) -> list[Snapshot]:
@@ -202,7 +205,7 @@ class FileStoreCommit:
         `may_follow` is as in `commit_if`.
         """
         append, compact = collect_changes(messages)
-        self._checker.check_bucket_counts(append.files)
+        self._context.checker.check_bucket_counts(append.files)
         if dynamic is None:
             dynamic = self.options.dynamic_partition_overwrite
         selection: PartitionFilter | None
@@ -228,7 +231,7 @@ class FileStoreCommit:
             return snapshots
         compact.changelog = []
         request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties or {}, check_conflicts=True)
-        return [*snapshots, self._loop.run(request, lambda _: compact)]
+        return [*snapshots, self._run(request, lambda _: compact)]
 
     def overwrite_once(
         self, work: Committable, partition: Mapping[str, Any] | None = None, dynamic: bool | None = None
@@ -260,7 +263,7 @@ class FileStoreCommit:
         Unlike an overwrite, it never loses concurrent writes: it raises `Conflict` if there were any.
         """
         append, _ = collect_changes(messages)
-        self._checker.check_bucket_counts(append.files)
+        self._context.checker.check_bucket_counts(append.files)
         touched = {*partitions, *append.partitions}
         read = {e.identity for e in self.manifests.live_files(base, touched)}
         replacement = self._replacement(touched.__contains__, append)
@@ -275,7 +278,7 @@ class FileStoreCommit:
             return replacement(latest)
 
         request = CommitRequest(CommitKind.OVERWRITE, identifier, check_conflicts=True, fixed_changes=False)
-        return self._loop.run(request, changes)
+        return self._run(request, changes)
 
     def drop_partitions(
         self, partitions: Sequence[Mapping[str, Any]], identifier: int = BATCH_COMMIT_IDENTIFIER
@@ -304,7 +307,7 @@ class FileStoreCommit:
             CommitKind.OVERWRITE, BATCH_COMMIT_IDENTIFIER, check_conflicts=True, fixed_changes=False
         )
         try:
-            return self._loop.run(request, changes)
+            return self._run(request, changes)
         except _NothingToDo:
             return None
 
@@ -314,7 +317,7 @@ class FileStoreCommit:
 
     def commit_statistics(self, name: str, identifier: int = BATCH_COMMIT_IDENTIFIER) -> Snapshot:
         """Commit the existing statistics file `name` as the statistics of the table."""
-        return self._loop.run(CommitRequest(CommitKind.ANALYZE, identifier, statistics=name), lambda _: Changes())
+        return self._run(CommitRequest(CommitKind.ANALYZE, identifier, statistics=name), lambda _: Changes())
 
     def compact_manifests(self) -> Snapshot | None:
         """Merge all manifests that can be merged, in a snapshot without data changes; None if there are none."""
@@ -324,7 +327,7 @@ class FileStoreCommit:
         if len(manifests) <= 1 or not any(m.num_deleted_files or m.file_size < target for m in manifests):
             return None
         request = CommitRequest(CommitKind.COMPACT, BATCH_COMMIT_IDENTIFIER, merge_manifests=True)
-        return self._loop.run(request, lambda _: Changes())
+        return self._run(request, lambda _: Changes())
 
     def abort(self, messages: Iterable[CommitMessage]) -> None:
         """Delete the files of work that will not be committed. Never call it after `OutcomeUnknown`.
@@ -365,7 +368,7 @@ class FileStoreCommit:
             may_follow(latest)
             return replacement(latest)
 
-        return self._loop.run(request, changes)
+        return self._run(request, changes)
 
     def _replacement(self, selection: PartitionFilter | None, added: Changes) -> Callable[[Snapshot | None], Changes]:
         """The changes that replace the partitions in `selection` (None: all) of a snapshot with `added`."""

@@ -1,0 +1,1 @@
+"""Compaction: what is due, its tasks, and the rewriting of files."""

@@ -1,0 +1,1 @@
+"""Data files: written, read, and pruned by statistics."""

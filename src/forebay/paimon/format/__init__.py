@@ -1,0 +1,1 @@
+"""The bytes of Paimon's own files: snapshots, schemas, manifests, rows, deletion vectors."""

@@ -39,10 +39,10 @@ def _entry(record: dict[str, Any]) -> IndexManifestEntry:
     if record["_VERSION"] != _VERSION:
         raise CorruptData(f"index manifest version {record['_VERSION']} is not known; version {_VERSION} is")
     partition = without_arity(record["_PARTITION"])
-    return IndexManifestEntry(FileKind(record["_KIND"]), partition, record["_BUCKET"], parse_index_file(record))
+    return IndexManifestEntry(FileKind(record["_KIND"]), partition, record["_BUCKET"], _index_file(record))
 
 
-def parse_index_file(record: dict[str, Any]) -> IndexFileMeta:
+def _index_file(record: dict[str, Any]) -> IndexFileMeta:
     """The index file in a record of Java's `IndexFileMeta.SCHEMA`."""
     ranges = record.get("_DELETIONS_VECTORS_RANGES")
     return IndexFileMeta(
@@ -78,11 +78,11 @@ def _record(e: IndexManifestEntry, partition_arity: int) -> dict[str, Any]:
         "_KIND": int(e.kind),
         "_PARTITION": with_arity(e.partition, partition_arity),
         "_BUCKET": e.bucket,
-        **index_file_record(e.index_file),
+        **_index_file_record(e.index_file),
     }
 
 
-def index_file_record(index: IndexFileMeta) -> dict[str, Any]:
+def _index_file_record(index: IndexFileMeta) -> dict[str, Any]:
     """The record of `index` in Java's `IndexFileMeta.SCHEMA`."""
     g = index.global_index
     return {

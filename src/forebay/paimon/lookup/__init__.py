@@ -1,0 +1,1 @@
+"""Lookups: rows by their keys."""

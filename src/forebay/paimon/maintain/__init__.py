@@ -1,0 +1,1 @@
+"""Maintenance: expiry of snapshots and partitions, rollback, orphaned files, statistics."""

@@ -1,0 +1,1 @@
+"""The files that describe a table: snapshots, schemas, manifests, tags, branches, consumers."""

@@ -1,0 +1,1 @@
+"""System tables: a table's snapshots, files, tags and options as tables."""

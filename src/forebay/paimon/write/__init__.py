@@ -1,0 +1,1 @@
+"""Writes: from rows to files by way of buckets, buffers and flushes."""

@@ -1,4 +1,4 @@
-"""Spark's JVM, seen from Python: the gateway, and what is done through it.
+"""Spark's JVM from Python: the gateway (`Jvm`), and the functions that use it.
 
 `forebay.spark.jvm.gateway` lists the modules. Two need no JVM: `releases` has the differences between releases of
 PySpark, and `java_home` finds a Java for Spark. `spark_jobs` runs Python functions as Spark jobs.

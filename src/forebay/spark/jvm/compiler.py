@@ -1,7 +1,7 @@
-"""Java sources -> classes. Janino, a compiler that every Spark has, compiles them in the running JVM.
+"""Compiles Java sources in the running JVM, with Janino, which is part of every Spark.
 
-Nouns: a *source* is the text of one or more `.java` files below this package. A *constructor* is a Java object by which
-an object of a class is made.
+Nouns: a *source* is the text of one or more `.java` files below this package. A *constructor* creates objects
+of one class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our own Java classes on the driver: the sources of `driver_java`, compiled at first use.
+"""Forebay's Java classes on the driver: the sources of `driver_java`, compiled at first use.
 
 Their jars are cached for later sessions (forebay.spark.jvm.jar_cache). Executors do not have these classes;
 forebay.spark.jvm.executor_classes has those of executors.
@@ -22,7 +22,7 @@ from forebay.spark.jvm.gateway import Jvm, once_per_jvm
 from forebay.spark.jvm.jar_cache import cached_jar
 
 _PARTS = {"ForebayParquet": ("ForebayFiles", "ForebayFileScan")}
-"""Classes that another class needs, and that are compiled together with it."""
+"""The classes that each class needs; they are compiled together with it."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 def driver_class(jvm: Jvm, name: str) -> Constructor:
     """The constructor of the class `driver_java/<name>.java`.
 
-    Raises `UnsupportedOperation` where Spark's compiler is not one that we know.
+    Raises `UnsupportedOperation` if the compiler of this Spark is not supported.
     """
     with jvm.known_layout("compiler"):
         return reflective_constructor(jvm, class_of_jar(jvm, _jar(jvm, name), name).getConstructors()[0])
@@ -39,9 +39,10 @@ def driver_class(jvm: Jvm, name: str) -> Constructor:
 
 @once_per_jvm
 def named_driver_class(jvm: Jvm, name: str) -> Constructor | None:
-    """The constructor of the class `driver_java/<name>.java`, of which Spark also creates objects by its name.
+    """The constructor of the class `driver_java/<name>.java`, which Spark also instantiates by its name.
 
-    The class is added to the application's class loader. None, with a line in the log, where that takes no jars.
+    The class is added to the application's class loader. Returns None, and logs the reason, if that loader accepts no
+    jars.
     """
     try:
         with jvm.known_layout("compiler"):

@@ -1,4 +1,4 @@
-"""Exceptions of the JVM, made in Python: those of our errors, and those of Spark's analyzer."""
+"""Creates exceptions of the JVM: those for Forebay's errors, and those of Spark's analyzer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from forebay.spark.jvm.values import java_map
 
 
 def java_exception(jvm: Jvm, error: ForebayError) -> JavaObject:
-    """The exception of the JVM for an error of ours, with the same message.
+    """The exception of the JVM for a Forebay error, with the same message.
 
     Spark's AnalysisException is checked, and few methods of proxies declare it. The two exceptions used here are
     unchecked, and PySpark shows their messages without the JVM's stack.
     """
     unsupported = isinstance(error, UnsupportedOperation)
     name = "UnsupportedOperationException" if unsupported else "IllegalArgumentException"
-    # The text of this code, "unsupported version", is about the protocol, and would mislead users of SQL.
+    # The text of this code, "unsupported version", means the protocol's version and would mislead users of SQL.
     plain = error.code == ErrorCode.UNSUPPORTED_VERSION
     return jvm.class_(f"java.lang.{name}")(error.message if plain else str(error))
 

@@ -1,12 +1,12 @@
-"""Our own Java classes on executors, without a build: the sources of `executor_java`, compiled at first use.
+"""Forebay's Java classes on executors: the sources of `executor_java`, compiled at first use.
 
 The compiled jar is cached for later sessions (forebay.spark.jvm.jar_cache). `addJar` sends it to the executors, whose
-tasks find its classes as they find those of any application. A session that adds files of its own to its jobs
-(artifacts) shares no jars with other sessions, so each such session is sent the jar separately.
+tasks find its classes like those of any application. A session that adds its own files to its jobs (artifacts) shares
+no jars with other sessions, so the jar is sent once more for each such session.
 
-The driver loads the classes from the same jar, by a class loader that lives as long as the JVM, and makes the objects
-that are serialized into tasks. Executors load the classes from the jar that they were sent, and so do executors in the
-driver's JVM (`local[...]`).
+The driver loads the classes from the same jar, with a class loader that lives as long as the JVM, and creates the
+objects that are serialized into tasks. Executors, also those in the driver's JVM (`local[...]`), load the classes from
+the jar that was sent to them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from forebay.spark.jvm.python_tasks import session_artifacts
 _PARTS = {
     "ForebayColumnarFactory": ("ForebayArrow", "ForebayDirect", "ForebayLogs", "ForebayMixedScan", "ForebayPages")
 }
-"""Classes that another class needs, and that are compiled together with it."""
+"""The classes that each class needs; they are compiled together with it."""
 
 
 def executor_class(jvm: Jvm, name: str, cache: Path | None = None) -> Constructor:
     """The constructor of the class `executor_java/<name>.java`, which all executors of the session can load.
 
-    `cache` is the directory of jars, by default `jar_cache.default_cache()`. Raises `UnsupportedOperation` where
-    Spark's compiler is not one that we know.
+    `cache` is the directory of jars, by default `jar_cache.default_cache()`. Raises `UnsupportedOperation` if
+    the compiler of this Spark is not supported.
     """
     with jvm.known_layout("compiler"):
         jar, constructor = _loaded_class(jvm, name, cache)
@@ -46,7 +46,7 @@ def _loaded_class(jvm: Jvm, name: str, cache: Path | None) -> tuple[Path, Constr
 
 @once_per_jvm
 def _send_jar(jvm: Jvm, jar: Path, _artifacts: str | None) -> None:
-    """Send a jar to executors, once for each set of artifacts; None are the artifacts of all other sessions."""
+    """Send a jar to executors, once for each set of artifacts; None stands for sessions without artifacts."""
     jvm.context._jsc.sc().addJar(jar.as_uri())
 
 

@@ -4,19 +4,19 @@ Nouns: a *Java object* is py4j's handle of an object in the JVM, and every metho
 0.1 ms. A *layout* is a part of Spark that is not public API, so that a release may change it.
 
 `Jvm` gives access to classes and objects, and has a cache of handles and of results that stay the same for a session.
-All else is in modules of this package, as functions that take the `Jvm`:
+The other modules of this package have functions that take the `Jvm`:
 
 - `values`, `spark_values`: Python values as values of Java, Scala and Spark, and back;
 - `expressions`: V2 expressions as Python values;
 - `exceptions`: errors as exceptions of the JVM;
 - `session_state`, `planning`: what a session has, and what Spark plans in the calling thread;
 - `python_tasks`, `scan_metrics`: tasks of Python workers, and metrics of scans;
-- `compiler`, `driver_classes`, `executor_classes`, `jar_cache`: our own Java classes;
+- `compiler`, `driver_classes`, `executor_classes`, `jar_cache`: Forebay's Java classes;
 - `proxy`: Python objects that implement interfaces of Spark.
 
 The interfaces below `org.apache.spark.sql.connector` are public and stable. Modules that use other parts of Spark list
 them in their docstrings; they fit PySpark 4.0 to 4.3. Where Spark differs, `UnsupportedOperation` names the part and
-the release. Where releases differ in Python, `releases` says how.
+the release. `releases` has the differences between releases in Python.
 
 Proxies are called from any thread of the JVM, so a `Jvm` is used by several threads at once.
 """
@@ -53,7 +53,7 @@ SUPPORTED_RELEASES = "PySpark 4.0 to 4.3"
 
 
 class JavaThrow(Py4JJavaError):  # type: ignore[misc]
-    """Raise it in a proxy's method to throw `java_exception` in the JVM."""
+    """Carries an exception of the JVM: raising it in a method of a proxy throws `java_exception` in the JVM."""
 
     def __init__(self, java_exception: Any) -> None:
         super().__init__("thrown by a Forebay proxy", java_exception)
@@ -152,8 +152,8 @@ class Jvm:
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """The cached value of `key`; `make` creates it if there is none. An error of `make` is not cached.
 
-        The cache lives as long as this object and has no limit, so keys must be few. Threads that ask for a new key at
-        the same time may each call `make`; the last value stays. `once_per_jvm` caches the results of a function.
+        The cache lives as long as this object and has no limit, so keys must be few. Threads that request a new key
+        at the same time may each call `make`; the last value stays. `once_per_jvm` caches the results of a function.
         """
         if key not in self._cache:
             self._cache[key] = make()

@@ -18,7 +18,7 @@ from pathlib import Path
 _LOGGER = logging.getLogger(__name__)
 
 _FORMAT = "1"
-"""A part of the digest: raise it when the way in which jars are written changes."""
+"""A part of the digest: the version of the way in which jars are written."""
 
 _DIGEST_CHARS = 20
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
@@ -66,7 +66,7 @@ def classes_of(jar: Path) -> dict[str, bytes]:
 
 
 def _jar_of(classes: dict[str, bytes]) -> bytes:
-    """The bytes of a jar; the same classes make the same bytes."""
+    """The bytes of a jar; the same classes produce the same bytes."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as jar:
         for name in sorted(classes):

@@ -47,7 +47,7 @@ def _translated(method: F) -> F:
         except Py4JJavaError as e:
             raise JavaThrow(e.java_exception) from e
         except Exception as e:
-            origin = getattr(e, "_origin", None)  # PySpark wraps exceptions of the JVM so
+            origin = getattr(e, "_origin", None)  # PySpark's own errors keep the JVM's exception here
             if origin is None:
                 raise
             raise JavaThrow(origin) from e

@@ -64,7 +64,7 @@ def stream_writer_factory(jvm: Jvm, pickled_command: bytes, schema: JavaObject) 
 
 
 def pickled_message(message: JavaObject) -> bytes | None:
-    """The pickled commit message of a write task; None for a task that has none."""
+    """The pickled commit message of a write task; None if the task returned no message."""
     return None if message is None else bytes(message.pickledMessage())
 
 

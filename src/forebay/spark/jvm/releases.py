@@ -26,6 +26,9 @@ TIME_TYPE: Any = getattr(spark_types, "TimeType", None)
 _ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 """Releases whose conversion has no parameter for the time zone of timestamps use UTC."""
 
+_STREAM_MARK_BYTES = 4
+"""The size of the number that PySpark writes before an Arrow stream."""
+
 _STREAMING = "org.apache.spark.sql.execution.streaming."
 
 
@@ -78,7 +81,3 @@ def _as_sent(batch: pa.RecordBatch) -> pa.RecordBatch:
     out = io.BytesIO()
     serializer.dump_stream(iter([(batch, None)]), out)
     return pa.ipc.open_stream(out.getvalue()[_STREAM_MARK_BYTES:]).read_next_batch()
-
-
-_STREAM_MARK_BYTES = 4
-"""The size of a number that PySpark writes before the Arrow stream."""

@@ -1,7 +1,7 @@
 """Metrics of scans for the SQL tab of Spark's UI.
 
-Spark adds up the values of tasks in another object of a metric's class, which it creates by the name of the class. So
-the classes `ForebayCount` and `ForebayTime` (driver_java) must be known to the application's class loader.
+To add up the values of tasks, Spark creates an object of the metric's class by the name of the class. So the
+application's class loader must have the classes `ForebayCount` and `ForebayTime` (driver_java).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def scan_metrics(jvm: Jvm, files: int = 0) -> tuple[JavaObject, JavaObject]:
     """The metrics of a scan (CustomMetric[]), and their values on the driver (CustomTaskMetric[]).
 
     `files` is the number of lake files that Spark reads. The metrics are those of Spark's Python runner and those of
-    `ForebayDirectReader`. Where Spark cannot create our classes by name, the latter are only bytes, by a class of
-    Spark.
+    `ForebayDirectReader`. If Spark cannot create Forebay's classes by name, the latter have only the bytes, in a class
+    of Spark.
     """
     count = named_driver_class(jvm, "ForebayCount")
     values = [count(*_FILES_READ, files)] if files and count is not None else []

@@ -1,8 +1,8 @@
 """Python functions as Spark jobs: workers apply a function to the items of a list and return the results.
 
 Every call is one Spark job, in a job group and a scheduler pool of its own: with `spark.scheduler.mode=FAIR` several of
-them share the cores evenly. Errors of items are returned as values. So the driver gets the results of all other items,
-and can remove what they have written. Spark retries a task only if its process is lost.
+them share the cores evenly. Errors of items are returned as values, so that the driver gets the results of all
+other items and can remove the files that they have written. Spark retries a task only if its process is lost.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def grouped(items: Sequence[Any], groups_max: int) -> list[list[Any]]:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error without its cause and traceback, of a class that the driver can unpickle."""
+    """The error without cause and traceback; an `InternalError` unless the driver can unpickle its class."""
     if isinstance(error, ForebayError):
         return type(error)(error.message, error.code)
     return InternalError(f"{type(error).__name__}: {error}")

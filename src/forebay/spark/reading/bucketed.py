@@ -33,8 +33,8 @@ from forebay.spark.read_modes import ReadMode, switch_of
 from forebay.spark.reading.buckets import BucketPlan
 from forebay.spark.reading.native import parquet_scan, reads_files
 from forebay.spark.reading.plan import NativeFiles, Pushdown, ScanPlan
+from forebay.spark.reading.relation import Relation
 from forebay.spark.reading.scan import ScanProxy
-from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 
 _CLASS = "ForebayBucketPartitions"
@@ -49,12 +49,12 @@ class ScanByBucket(ScanProxy):
     def __init__(
         self,
         context: SessionContext,
-        source: ScanSource,
+        relation: Relation,
         pushdown: Pushdown,
         schema: StructType,
         bucket_plan: BucketPlan,
     ) -> None:
-        super().__init__(context, source, pushdown, schema)
+        super().__init__(context, relation, pushdown, schema)
         by_python = None if bucket_plan.plan.direct is None else f"{switch_of(ReadMode.BUCKETS)} is true"
         self._results["plan"] = replace(bucket_plan.plan, direct=by_python)
         self._bucket_plan = bucket_plan
@@ -100,7 +100,7 @@ class FileScanByBucket(ScanByBucket):
     """A scan by bucket whose files are read by Spark's own reader of Parquet files."""
 
     def __init__(self, scan: ScanByBucket, files: Sequence[Sequence[str]], filters: JavaObject) -> None:
-        super().__init__(scan._context, scan._source, scan._pushdown, scan._schema, scan._bucket_plan)
+        super().__init__(scan._context, scan._relation, scan._pushdown, scan._schema, scan._bucket_plan)
         self._paths = "\0".join(path for of_bucket in files for path in of_bucket)
         self._places = [place for place, of_bucket in enumerate(files) for _ in of_bucket]
         self._batch = parquet_scan(
@@ -125,7 +125,7 @@ class FileScanByBucket(ScanByBucket):
 
 def bucket_scan(
     context: SessionContext,
-    source: ScanSource,
+    relation: Relation,
     pushdown: Pushdown,
     schema: StructType,
     bucket_plan: BucketPlan | None,
@@ -134,6 +134,6 @@ def bucket_scan(
     """The scan of `bucket_plan`; None if there are no buckets. `filters` are for Spark's own reader."""
     if bucket_plan is None or not runs_on_executors(context.jvm):
         return None
-    scan = ScanByBucket(context, source, pushdown, schema, bucket_plan)
+    scan = ScanByBucket(context, relation, pushdown, schema, bucket_plan)
     files = bucket_plan.files
     return scan if files is None or not reads_files(context.jvm) else FileScanByBucket(scan, files, filters)

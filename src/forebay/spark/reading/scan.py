@@ -34,7 +34,7 @@ from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.native import empty_scan, file_scan, mixed_scan, parquet_scan, reads_files
 from forebay.spark.reading.open_snapshots import open_snapshots
 from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan
-from forebay.spark.reading.scan_source import ScanSource
+from forebay.spark.reading.relation import Relation
 from forebay.spark.reading.task_readers import java_partitions, task_mode, task_readers
 
 READ = CONNECTOR + "read."
@@ -59,10 +59,10 @@ class ScanProxy(JavaProxy):
         READ + "Batch",
     )
 
-    def __init__(self, context: SessionContext, source: ScanSource, pushdown: Pushdown, schema: StructType) -> None:
+    def __init__(self, context: SessionContext, relation: Relation, pushdown: Pushdown, schema: StructType) -> None:
         super().__init__(context.jvm)
         self._context = context
-        self._source = source
+        self._relation = relation
         self._pushdown = pushdown
         self._schema = schema
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class ScanProxy(JavaProxy):
             return self._results[name]
 
     def _plan(self) -> ScanPlan:
-        plan: ScanPlan = self._once("plan", lambda: self._source.plan(self._pushdown, self._schema))
+        plan: ScanPlan = self._once("plan", lambda: self._relation.plan(self._pushdown, self._schema))
         return plan
 
     def native(self, filters: JavaObject) -> JavaObject | None:
@@ -100,11 +100,11 @@ class ScanProxy(JavaProxy):
             self._warn_of(e)
             return None
         size = None if plan.rows is None else (plan.rows, plan.rows * self._row_bytes())
-        tasks, key = FileScan(self, filters), self._source.lookup_key
+        tasks, key = FileScan(self, filters), self._relation.lookup_key
         return file_scan(self._context, files, tasks, self._filtered_columns(), size, key)
 
     def _warn_of(self, failure: StorageFailure) -> None:
-        _LOGGER.warning("lake files of %s are read by Python: %s", self._source.name, failure.message)
+        _LOGGER.warning("lake files of %s are read by Python: %s", self._relation.name, failure.message)
 
     def _opened(self, opened: OpenedScan) -> OpenedScan:
         if opened.pinned is not None:
@@ -118,16 +118,16 @@ class ScanProxy(JavaProxy):
 
     def description(self) -> str:
         """The scan's line in EXPLAIN, with the mode of reading."""
-        parts = [f"forebay {self._source.name} ({', '.join(self._pushdown.columns)})", *self._filters_in_words()]
-        if self._source.strategy is not None:
-            parts.append(f"by {self._source.strategy.replace('_', '-')}")
+        parts = [f"forebay {self._relation.name} ({', '.join(self._pushdown.columns)})", *self._filters_in_words()]
+        if self._relation.strategy is not None:
+            parts.append(f"by {self._relation.strategy.replace('_', '-')}")
         if self._filtered is not None:
             parts.append(f"filtered by a join: {', '.join(self._filtered._filters_in_words())}")
         if not self._is_stream:
             mode, reason = self._mode(self._results.get("plan"))
             parts.append(f"by rows: {reason}" if mode is ReadMode.ROWS else "by columns")
             if mode is ReadMode.DIRECT or (mode is ReadMode.COLUMNS and reason is not None):
-                what = "logs" if self._source.strategy is None else "buckets"
+                what = "logs" if self._relation.strategy is None else "buckets"
                 parts.append(f"{what} by Python: {reason}" if reason is not None else f"{what} without Python")
         return ", ".join(parts)
 
@@ -152,7 +152,7 @@ class ScanProxy(JavaProxy):
         """The mode of the tasks, and the reason why it is not a faster one. Without a plan: rows or columns."""
         name = "mode" if plan is None else "mode of plan"
         if name not in self._results:
-            self._results[name] = task_mode(self.jvm, self._source.modes, None if plan is None else plan.direct)
+            self._results[name] = task_mode(self.jvm, self._relation.modes, None if plan is None else plan.direct)
         mode: tuple[ReadMode, str | None] = self._results[name]
         return mode
 
@@ -162,8 +162,8 @@ class ScanProxy(JavaProxy):
     def toMicroBatchStream(self, checkpoint: str) -> JavaObject:
         """The stream of the format: Spark requests all columns of a stream and evaluates filters itself."""
         self._is_stream = True
-        options = self._source.stream_options()
-        return python_stream(self.jvm, self._source.stream_format, self._schema, options, checkpoint)
+        options = self._relation.stream_options()
+        return python_stream(self.jvm, self._relation.stream_format, self._schema, options, checkpoint)
 
     def supportedCustomMetrics(self) -> JavaObject:
         return self._once("metrics", lambda: scan_metrics(self.jvm)[0])
@@ -180,9 +180,9 @@ class ScanProxy(JavaProxy):
         None with a limit, which counts rows before any join. None for UPDATE, MERGE and DELETE: Spark would compute the
         values in a separate query, which reads the table at another point in time and with the session's options.
         """
-        pushdown, source = self._pushdown, self._source
-        is_open = pushdown.limit is None and not source.is_target
-        names = {column.name for column in source.columns if is_open}
+        pushdown, relation = self._pushdown, self._relation
+        is_open = pushdown.limit is None and not relation.is_target
+        names = {column.name for column in relation.columns if is_open}
         comparable = [field.name for field in self._schema.fields if isinstance(field.dataType, AtomicType)]
         return [name for name in comparable if name in names]
 
@@ -193,7 +193,7 @@ class ScanProxy(JavaProxy):
         """
         pushdown = self._narrowed(predicates)
         if pushdown is not self._pushdown:
-            filtered = ScanProxy(self._context, self._source, pushdown, self._schema)
+            filtered = ScanProxy(self._context, self._relation, pushdown, self._schema)
             filtered._is_filtered = True
             self._filtered = self._to_answer[calling_thread_id(self.jvm)] = filtered
 
@@ -201,9 +201,9 @@ class ScanProxy(JavaProxy):
         pushdown = self._pushdown
         for java in predicates:
             if len(java.children()) <= RUNTIME_VALUES_MAX + 1:
-                predicate = to_predicate(read_expression(java), self._source.columns)
+                predicate = to_predicate(read_expression(java), self._relation.columns)
                 if predicate is not None:
-                    pushdown = pushdown.with_filter(predicate, self._source.partition_keys)
+                    pushdown = pushdown.with_filter(predicate, self._relation.partition_keys)
         return pushdown
 
     # ---- SupportsReportStatistics -----------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class PlannedScan(ScanProxy):
     """A scan that Spark's own Parquet reader may read in whole or in part; `filters` are for that reader."""
 
     def __init__(self, scan: ScanProxy, filters: JavaObject) -> None:
-        super().__init__(scan._context, scan._source, scan._pushdown, scan._schema)
+        super().__init__(scan._context, scan._relation, scan._pushdown, scan._schema)
         self._results["plan"] = scan._plan()
         self._filters = filters
 
@@ -260,7 +260,7 @@ class FileScan(PlannedScan):
         pushdown = self._narrowed(predicates)
         if pushdown is self._pushdown:
             return None
-        plan = self._source.plan(pushdown, self._schema)
+        plan = self._relation.plan(pushdown, self._schema)
         if not plan.tasks:
             return empty_scan(self._context, self._schema, self._statistics(0))
         if plan.native is None or not plan.native.is_all or plan.native.marking:  # the table has changed since

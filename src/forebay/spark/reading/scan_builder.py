@@ -22,8 +22,8 @@ from forebay.spark.jvm.releases import counts_rows_without_columns
 from forebay.spark.jvm.spark_values import python_schema
 from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.plan import Pushdown
+from forebay.spark.reading.relation import Relation
 from forebay.spark.reading.scan import READ, ScanProxy, value_bytes
-from forebay.spark.reading.scan_source import ScanSource
 
 _PREDICATE = CONNECTOR + "expressions.filter.Predicate"
 
@@ -37,11 +37,11 @@ class ScanBuilder(JavaProxy):
         READ + "SupportsPushDownLimit",
     )
 
-    def __init__(self, context: SessionContext, source: ScanSource) -> None:
+    def __init__(self, context: SessionContext, relation: Relation) -> None:
         super().__init__(context.jvm)
         self._context = context
-        self._source = source
-        self._schema = source.schema
+        self._relation = relation
+        self._schema = relation.schema
         self._partition_filters: list[Predicate] = []
         self._row_filters: list[Predicate] = []
         self._pushed: list[JavaObject] = []
@@ -57,16 +57,16 @@ class ScanBuilder(JavaProxy):
         self._is_batch = True
         requested = python_schema(schema)
         if not requested.fields and not counts_rows_without_columns():
-            requested = StructType([min(self._source.schema.fields, key=lambda field: value_bytes(field.dataType))])
+            requested = StructType([min(self._relation.schema.fields, key=lambda field: value_bytes(field.dataType))])
         self._schema = requested
 
     def pushPredicates(self, predicates: JavaObject) -> JavaObject:
         """The filters that Spark still has to evaluate: all except those on partition keys."""
         remaining = []
-        keys = set(self._source.partition_keys)
+        keys = set(self._relation.partition_keys)
         for java in predicates:
             expression = read_expression(java)
-            predicate = to_predicate(expression, self._source.columns)
+            predicate = to_predicate(expression, self._relation.columns)
             if predicate is None:
                 remaining.append(java)
                 continue
@@ -76,7 +76,7 @@ class ScanBuilder(JavaProxy):
             else:
                 self._row_filters.append(predicate)
                 remaining.append(java)
-                if may_skip_by(expression, self._source.columns):
+                if may_skip_by(expression, self._relation.columns):
                     self._of_parquet.append(java)
         return self.jvm.array(_PREDICATE, remaining)
 
@@ -99,7 +99,7 @@ class ScanBuilder(JavaProxy):
             all_of(self._row_filters),
             self._limit,
         )
-        scan = ScanProxy(self._context, self._source, pushdown, self._schema)
+        scan = ScanProxy(self._context, self._relation, pushdown, self._schema)
         if not self._is_batch or is_planning_stream(self.jvm):
             return scan
         # Filters on partition keys are excluded: Parquet treats a filtered column that is not read as missing in the
@@ -109,10 +109,10 @@ class ScanBuilder(JavaProxy):
 
     def _by_bucket(self, pushdown: Pushdown, filters: JavaObject) -> ScanProxy | None:
         """The scan of whole buckets; None if the options do not allow it, or the table has none."""
-        source = self._source
-        if ReadMode.BUCKETS not in source.modes:
+        relation = self._relation
+        if ReadMode.BUCKETS not in relation.modes:
             return None
         from forebay.spark.reading.bucketed import bucket_scan
 
-        bucket_plan = source.buckets(source.plan(pushdown, self._schema), pushdown)
-        return bucket_scan(self._context, source, pushdown, self._schema, bucket_plan, filters)
+        bucket_plan = relation.buckets(relation.plan(pushdown, self._schema), pushdown)
+        return bucket_scan(self._context, relation, pushdown, self._schema, bucket_plan, filters)

@@ -15,8 +15,8 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_values import column_reference, python_options, struct_type
 from forebay.spark.reading.plan import ChangesRange
+from forebay.spark.reading.relation import ChangesRelation
 from forebay.spark.reading.scan_builder import ScanBuilder
-from forebay.spark.reading.scan_source import ChangesSource
 
 _OWN_OPTIONS = ("startingversion", "endingversion", "startingtimestamp", "endingtimestamp", "startingboundinclusive",
                 "endingboundinclusive", "deduplicationmode", "computeupdates")  # fmt: skip
@@ -24,7 +24,7 @@ _OWN_OPTIONS = ("startingversion", "endingversion", "startingtimestamp", "ending
 
 
 class TableChanges(ABC):
-    """The changes of one table: its versions, and the source of a range. Each side implements it."""
+    """The changes of one table: its versions, and the relation of a range. Each side implements it."""
 
     name: str
     """The table's name in SQL."""
@@ -34,7 +34,7 @@ class TableChanges(ABC):
         """The number of a version in a statement. Raises `InvalidRequest` and `UnsupportedOperation`."""
 
     @abstractmethod
-    def source(self, changes: ChangesRange, is_net: bool, options: Mapping[str, str]) -> ChangesSource:
+    def relation(self, changes: ChangesRange, is_net: bool, options: Mapping[str, str]) -> ChangesRelation:
         """The changes in a range, read with `options`; `is_net`: the net change of each row.
 
         Raises `UnsupportedOperation` and `InvalidRequest` for a range that the table does not have.
@@ -47,16 +47,16 @@ class ChangelogProxy(JavaProxy):
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "catalog.Changelog",)
 
     def __init__(self, context: SessionContext, changes: TableChanges, changelog_context: JavaObject) -> None:
-        """`changelog_context` is Spark's ChangelogContext. Raises as `TableChanges.source`, and for an empty range."""
+        """`changelog_context` is Spark's ChangelogContext. Raises like `TableChanges.relation`, or for empty ranges."""
         super().__init__(context.jvm)
         self._context, self._changes = context, changes
         self._range = range_of(changes.name, changelog_context.range(), changes.version)
         self._is_net = str(changelog_context.deduplicationMode().value()) == "netChanges"
-        source = self._source({})
-        self._name, self._schema, self._row_id = source.name, source.schema, source.key
+        relation = self._relation({})
+        self._name, self._schema, self._row_id = relation.name, relation.schema, relation.key
 
-    def _source(self, options: Mapping[str, str]) -> ChangesSource:
-        return self._changes.source(self._range, self._is_net, options)
+    def _relation(self, options: Mapping[str, str]) -> ChangesRelation:
+        return self._changes.relation(self._range, self._is_net, options)
 
     def name(self) -> str:
         return self._name
@@ -86,7 +86,7 @@ class ChangelogProxy(JavaProxy):
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         all_options = python_options(options)
         remaining = {name: value for name, value in all_options.items() if name.lower() not in _OWN_OPTIONS}
-        return ScanBuilder(self._context, self._source(remaining))
+        return ScanBuilder(self._context, self._relation(remaining))
 
 
 def range_of(table: object, changelog_range: JavaObject, version: Callable[[str], int]) -> ChangesRange:

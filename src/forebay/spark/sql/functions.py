@@ -19,7 +19,7 @@ from forebay.spark.jvm.executor_classes import executor_class
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_values import java_identifier, python_schema
-from forebay.spark.sql.partitions import PartitionManagement
+from forebay.spark.sql.partitions import first_key_values
 
 MAX_PARTITION = "max_pt"
 NAMES = (*sorted(KINDS), MAX_PARTITION)
@@ -80,10 +80,10 @@ class MaxPartition(JavaProxy):
             )
         try:
             table = self._load(java_identifier(self.jvm, parts[:1], parts[1]))
-        except JavaThrow as e:  # Java's Function may not throw checked exceptions
+        except JavaThrow as e:  # java.util.function.Function declares no checked exception
             raise NotFound(f"{MAX_PARTITION}: there is no table '{name}' in catalog {self._context.catalog}") from e
-        keys = table._keys() if isinstance(table, PartitionManagement) else []
-        if not keys:
+        partitions = first_key_values(table)
+        if partitions is None:
             raise InvalidRequest(f"{MAX_PARTITION}: table '{name}' has no partitions")
-        values = [v for v in table._partitions_with({}).column(0).to_pylist() if v is not None]
-        return partition_text(keys[0].data_type, max(values)) if values else None
+        key, values = partitions
+        return partition_text(key.data_type, max(values)) if values else None

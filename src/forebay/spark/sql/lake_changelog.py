@@ -13,9 +13,9 @@ from forebay.paimon.table import Table
 from forebay.spark.context import LakeContext
 from forebay.spark.lake_options import FORMAT_NAME, READ_CHANGELOG, lake_read_options
 from forebay.spark.reading.lake_changes import LakeChangesScan
-from forebay.spark.reading.lake_source import stream_source
+from forebay.spark.reading.lake_relation import stream_format_options
 from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown, ScanPlan
-from forebay.spark.reading.scan_source import ChangesSource
+from forebay.spark.reading.relation import ChangesRelation
 from forebay.spark.sql.changelogs import TableChanges
 
 
@@ -33,15 +33,15 @@ class LakeTableChanges(TableChanges):
             raise InvalidRequest(f"'{text}' is no version of table {self.name}: neither a snapshot's number nor a tag")
         return int(text) if tag is None else tag.snapshot.id
 
-    def source(self, changes: ChangesRange, is_net: bool, options: Mapping[str, str]) -> LakeChangesSource:
+    def relation(self, changes: ChangesRange, is_net: bool, options: Mapping[str, str]) -> LakeChangesRelation:
         try:
             check_has_changes(self.table.context)
         except UnsupportedOperation as e:
             raise UnsupportedOperation(f"{self.name} has no CHANGES: {e.message}") from e
-        return LakeChangesSource(self, changes, is_net, options)
+        return LakeChangesRelation(self, changes, is_net, options)
 
 
-class LakeChangesSource(ChangesSource):
+class LakeChangesRelation(ChangesRelation):
     """The changes in a range."""
 
     stream_format = FORMAT_NAME
@@ -68,5 +68,5 @@ class LakeChangesSource(ChangesSource):
         return self._scan.plan(self._context.cores, pushdown, schema)
 
     def _stream_options(self) -> dict[str, str]:
-        source = stream_source(self._context, self._table, None, self._options)
-        return {**source, CHANGES_RANGE: self._range.beginning()}
+        options = stream_format_options(self._context, self._table, None, self._options)
+        return {**options, CHANGES_RANGE: self._range.beginning()}

@@ -36,7 +36,7 @@ from forebay.spark.jvm.spark_values import python_options
 from forebay.spark.jvm.values import java_map
 from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import SYSTEM_TABLES, PaimonScan
-from forebay.spark.reading.lake_source import LakeScanSource
+from forebay.spark.reading.lake_relation import LakeRelation
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
@@ -84,10 +84,10 @@ class LakeTableProxy(WrittenTable):
     def _table_properties(self) -> dict[str, str]:
         return {**table_properties(self._table.schema), LOCATION: self._table.context.paths.root, MANAGED: "true"}
 
-    def _source(self, options: dict[str, str]) -> LakeScanSource:
+    def _relation(self, options: dict[str, str]) -> LakeRelation:
         pinned = None if self._changed is None else str(self._changed.id)
         of_read = without_travel(options) if self._is_old else options
-        return LakeScanSource(self._context, self._name, self._table, of_read, snapshot=pinned)
+        return LakeRelation(self._context, self._name, self._table, of_read, snapshot=pinned)
 
     # ---- SupportsWrite ----------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class LakeTableProxy(WrittenTable):
 
         self._changed = self._table.context.snapshots.latest()
         kind = LakeDelta if self._table.schema.has_primary_key else LakeRewrite
-        return kind(self._context, self._name, self._table, self._changed, command, self._source)
+        return kind(self._context, self._name, self._table, self._changed, command, self._relation)
 
     def _metadata_fields(self) -> Sequence[StructField]:
         return metadata_fields(self._table.schema).fields
@@ -255,11 +255,11 @@ def system_table(
     version = ".".join([str(table.schema.id), *(f"{key}={value}" for key, value in (as_of or {}).items())])
     if system in SYSTEM_TABLES:
 
-        def open_source(options: dict[str, str]) -> LakeScanSource:
-            return LakeScanSource(context, name, table, options, system=system)
+        def open_relation(options: dict[str, str]) -> LakeRelation:
+            return LakeRelation(context, name, table, options, system=system)
 
         schema = PaimonScan.of(table, name, system).schema
-        return StreamedSystemTable(context, name, schema, version, open_source, table.schema.partition_keys)
+        return StreamedSystemTable(context, name, schema, version, open_relation, table.schema.partition_keys)
     if system in METADATA_NAMES:
 
         def rows(options: dict[str, str]) -> Callable[[], pa.Table]:

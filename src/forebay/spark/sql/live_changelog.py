@@ -12,9 +12,9 @@ from forebay.metadata.table import TableInfo
 from forebay.spark.context import LiveContext
 from forebay.spark.options import FORMAT_NAME, STARTUP_MODE, STARTUP_TIMESTAMP, is_for_streams, read_options
 from forebay.spark.reading.live_changes import scan_of
-from forebay.spark.reading.live_source import stream_source
+from forebay.spark.reading.live_relation import stream_format_options
 from forebay.spark.reading.plan import ChangesRange, Pushdown, ScanPlan
-from forebay.spark.reading.scan_source import ChangesSource
+from forebay.spark.reading.relation import ChangesRelation
 from forebay.spark.sql.changelogs import TableChanges
 
 
@@ -38,11 +38,11 @@ class LiveTableChanges(TableChanges):
             raise InvalidRequest(f"'{text}' is no version of a live table: these are log offsets, from 0 on")
         return int(text)
 
-    def source(self, changes: ChangesRange, is_net: bool, options: Mapping[str, str]) -> LiveChangesSource:
-        return LiveChangesSource(self, changes, is_net, options)
+    def relation(self, changes: ChangesRange, is_net: bool, options: Mapping[str, str]) -> LiveChangesRelation:
+        return LiveChangesRelation(self, changes, is_net, options)
 
 
-class LiveChangesSource(ChangesSource):
+class LiveChangesRelation(ChangesRelation):
     """The changes in a range."""
 
     stream_format = FORMAT_NAME
@@ -64,4 +64,4 @@ class LiveChangesSource(ChangesSource):
         for name in self._options:
             if name.lower() in (STARTUP_MODE, STARTUP_TIMESTAMP):
                 raise InvalidRequest(f"{self.name}: leave '{name}' out, the range says where the stream begins")
-        return stream_source(self._context, self._info, self._options, changes=self._range)
+        return stream_format_options(self._context, self._info, self._options, changes=self._range)

@@ -52,7 +52,7 @@ from forebay.spark.reading.live_plan import (
     metadata_fields,
     row_counts,
 )
-from forebay.spark.reading.live_source import LiveScanSource
+from forebay.spark.reading.live_relation import LiveRelation
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
@@ -99,8 +99,8 @@ class LiveTableProxy(ClusterTable, WrittenTable):
         properties = ddl.table_properties(self._info, with_defaults=False)  # they are shown with the columns
         return {**properties, ddl.PROVIDER: ddl.PROVIDERS[0]}
 
-    def _source(self, options: dict[str, str]) -> LiveScanSource:
-        return LiveScanSource(self._context, self._name, self._info, options)
+    def _relation(self, options: dict[str, str]) -> LiveRelation:
+        return LiveRelation(self._context, self._name, self._info, options)
 
     def _metadata_fields(self) -> Sequence[StructField]:
         return metadata_fields(self._info)
@@ -118,7 +118,7 @@ class LiveTableProxy(ClusterTable, WrittenTable):
         return named_keys(self._info, filters) is not None
 
     def _operation(self, command: JavaObject) -> RowLevelOperation:
-        return LiveDelta(self._context, self._name, self._info, command, self._source)
+        return LiveDelta(self._context, self._name, self._info, command, self._relation)
 
     def _check_deletable(self, statement: str) -> None:
         if not self._info.has_primary_key:
@@ -202,14 +202,14 @@ class LiveTableAsOf(ClusterTable):
         self._version += f".{as_of}"
         self._as_of = as_of
 
-    def _source(self, options: dict[str, str]) -> LiveScanSource:
+    def _relation(self, options: dict[str, str]) -> LiveRelation:
         options = without_travel(options)
         read = read_options(self._context.settings, self._info.descriptor, options)
         if read.window is not None or read.read_optimized:
             raise InvalidRequest(
                 f"{self._name} is read as of {self._as_of}: leave out the options of time ranges and of the lake alone"
             )
-        return LiveScanSource(self._context, self._name, self._info, options, as_of=self._as_of)
+        return LiveRelation(self._context, self._name, self._info, options, as_of=self._as_of)
 
 
 class LiveTableWithDeletes(ClusterTable):
@@ -223,8 +223,8 @@ class LiveTableWithDeletes(ClusterTable):
     def __init__(self, context: LiveContext, info: TableInfo) -> None:
         super().__init__(context, info, scan_of(info, ReadOptions(context.settings), deletes=INCLUDE).schema)
 
-    def _source(self, options: dict[str, str]) -> LiveScanSource:
-        return LiveScanSource(self._context, self._name, self._info, options, has_deletes=True)
+    def _relation(self, options: dict[str, str]) -> LiveRelation:
+        return LiveRelation(self._context, self._name, self._info, options, has_deletes=True)
 
 
 def _partitions(context: LiveContext, info: TableInfo) -> pa.Table:
@@ -260,11 +260,11 @@ def system_table(context: LiveContext, info: TableInfo, system: str) -> TablePro
     name = f"{context.full_name(info.path)}{SYSTEM_SEPARATOR}{system}"
 
     def of_rows(kind: type[RowsSystemTable], partition_keys: tuple[str, ...]) -> RowsSystemTable:
-        def open_source(options: dict[str, str]) -> LiveScanSource:
-            return LiveScanSource(context, name, info, options, system)
+        def open_relation(options: dict[str, str]) -> LiveRelation:
+            return LiveRelation(context, name, info, options, system)
 
         schema = scan_of(info, ReadOptions(context.settings), system).schema
-        return kind(context, name, schema, _version(info), open_source, partition_keys, str(info.table_id))
+        return kind(context, name, schema, _version(info), open_relation, partition_keys, str(info.table_id))
 
     def local(fields: Sequence[StructField], rows: Callable[[LiveContext, TableInfo], pa.Table]) -> LocalSystemTable:
         def checked(options: dict[str, str]) -> Callable[[], pa.Table]:

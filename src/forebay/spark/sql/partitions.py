@@ -141,6 +141,14 @@ class PartitionManagement(JavaProxy):
         raise UnsupportedOperation(f"partitions of table {self._name} cannot be renamed: their names are their values")
 
 
+def first_key_values(table: JavaProxy) -> tuple[Column, list[Any]] | None:
+    """The first partition key of `table` and its values that are not NULL; None for a table without partition keys."""
+    keys = table._keys() if isinstance(table, PartitionManagement) else []
+    if not keys:
+        return None
+    return keys[0], [value for value in table._partitions_with({}).column(0).to_pylist() if value is not None]
+
+
 class Partitions(PartitionManagement):
     """The partitions of a table of the cluster."""
 

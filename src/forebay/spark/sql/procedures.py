@@ -1,8 +1,9 @@
 """Procedures: `CALL <catalog>.sys.<name>(...)`.
 
-A procedure is a function that runs on the driver, declared by `procedure`. Its signature has the parameters: each is
-annotated with Spark's type, a parser and a comment, and may have a default. It returns rows, of which `ProcedureProxy`
-makes Spark's values. Each side has its own: forebay.spark.sql.live_procedures, forebay.spark.sql.lake_procedures.
+A procedure is a function that runs on the driver, declared with `procedure`. Its parameters are those of the function:
+each is annotated with Spark's type, an optional parser and a comment, and may have a default. `ProcedureProxy` converts
+the returned rows to Spark's values. Each side declares its procedures in a module: forebay.spark.sql.live_procedures,
+forebay.spark.sql.lake_procedures.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ TEXTS = ArrayType(TEXT)
 
 @contextmanager
 def naming(argument: str) -> Iterator[None]:
-    """Name the argument in errors raised inside."""
+    """Errors that are raised inside get the name of the argument in their message."""
     try:
         yield
     except ForebayError as e:
@@ -54,7 +55,7 @@ def naming(argument: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter; one that has a default (SQL text) may be left out. `parse` converts values other than NULL."""
+    """A parameter. It is optional if it has a default, which is SQL text. `parse` converts values other than NULL."""
 
     name: str
     data_type: DataType
@@ -64,13 +65,13 @@ class Parameter:
 
     @classmethod
     def of(cls, parameter: inspect.Parameter) -> Parameter:
-        """The parameter for one of a function, whose annotation has the type, a parser if there is one, a comment."""
+        """The parameter of a procedure's function; its annotation has the type, an optional parser, and a comment."""
         data_type, *parse, comment = parameter.annotation.__metadata__
         default = _DEFAULTS[parameter.default]
         return cls(parameter.name, data_type, comment, parse[0] if parse else None, default)
 
     def read(self, row: JavaObject, position: int) -> Any:
-        """The argument in Spark's internal row; None for NULL."""
+        """The argument at `position` of Spark's internal row; None for NULL."""
         if row.isNullAt(position):
             return None
         value = read_argument(row, position, self.data_type)
@@ -79,23 +80,23 @@ class Parameter:
 
 
 _DEFAULTS = {inspect.Parameter.empty: None, None: "NULL", False: "false"}
-"""The SQL of default values."""
+"""The SQL text of each default value."""
 
 Rows = Iterable[tuple[object, ...]]
 
 
 def result_of(required: Sequence[str] = (), /, **columns: DataType) -> StructType:
-    """The schema of a result; the columns that are `required` have a value in every row."""
+    """The schema of a result; the `required` columns are NOT NULL."""
     return StructType([StructField(name, data_type, name not in required) for name, data_type in columns.items()])
 
 
 DONE = result_of(result=BOOLEAN)
-"""The result of a procedure that only says that it is done."""
+"""The result of a procedure that returns no data: one row, with true."""
 
 
 @dataclass(frozen=True)
 class Procedure:
-    """Something to call. `run` gets the context of the procedure's catalog; None as its rows is one row: true."""
+    """A procedure. `run` takes the context of its catalog and the arguments; rows of None mean one row, with true."""
 
     name: str
     description: str
@@ -115,9 +116,10 @@ Run = TypeVar("Run", bound=Callable[..., Rows | None])
 
 
 def procedure(registry: dict[str, Procedure], result: StructType = DONE, *, also: str = "") -> Callable[[Run], Run]:
-    """Declare the function below as a procedure in `registry`, under its own name and that of `also`.
+    """A decorator that declares a function as a procedure in `registry`, under its own name and the name `also`.
 
-    The description is the first paragraph of its docstring. All parameters behind the context are the procedure's.
+    The description is the first paragraph of its docstring. Its first parameter is the context; all others are the
+    procedure's parameters.
     """
 
     def declared(run: Run) -> Run:
@@ -131,7 +133,7 @@ def procedure(registry: dict[str, Procedure], result: StructType = DONE, *, also
 
 
 class ProcedureProxy(JavaProxy):
-    """A procedure in a catalog, bound and unbound: it has the same parameters whatever it is called with."""
+    """A procedure in a catalog, bound and unbound: its parameters do not depend on the arguments."""
 
     interfaces = (_PROCEDURES + "UnboundProcedure", _PROCEDURES + "BoundProcedure")
 
@@ -165,7 +167,7 @@ class ProcedureProxy(JavaProxy):
         return self.jvm.array(_PROCEDURES + "ProcedureParameter", parameters)
 
     def call(self, row: JavaObject) -> JavaObject:
-        """Run it; the result is an iterator over one scan, which has the rows."""
+        """Run the procedure and return an iterator over one scan, which has the rows."""
         parameters = self._procedure.parameters
         arguments = {parameter.name: parameter.read(row, position) for position, parameter in enumerate(parameters)}
         table = self._procedure.call(self._context, arguments)
@@ -198,7 +200,7 @@ def _strings(array: JavaObject) -> list[str]:
 
 
 def parse_partition(text: str) -> dict[str, str]:
-    """The spec in "dt=2024-01-15, region=EMEA"; keys that are left out mean all their values."""
+    """The partition spec in a text such as "dt=2024-01-15, region=EMEA". A missing key matches all its values."""
     spec = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")

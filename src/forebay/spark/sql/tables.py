@@ -20,10 +20,10 @@ from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_values import internal_rows, python_options, struct_type
 from forebay.spark.jvm.values import enum_set, java_map, proxy_array
 from forebay.spark.options import CHANGES
+from forebay.spark.reading.relation import Relation
 from forebay.spark.reading.scan_builder import ScanBuilder
-from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.schemas import spark_arrow_schema
-from forebay.spark.writing.row_level import DELETE, OpenSource, OperationBuilder, RowLevelOperation
+from forebay.spark.writing.row_level import DELETE, OpenRelation, OperationBuilder, RowLevelOperation
 
 CATALOG = CONNECTOR + "catalog."
 
@@ -86,9 +86,9 @@ class TableProxy(JavaProxy):
         return enum_set(self.jvm, CATALOG + "TableCapability", self.capability_names)
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return ScanBuilder(self._context, self._source(python_options(options)))
+        return ScanBuilder(self._context, self._relation(python_options(options)))
 
-    def _source(self, options: dict[str, str]) -> ScanSource:
+    def _relation(self, options: dict[str, str]) -> Relation:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is read")
 
 
@@ -138,18 +138,18 @@ class RowsSystemTable(ReadOnlyTable):
         name: str,
         schema: StructType,
         version: str,
-        open_source: OpenSource,
+        open_relation: OpenRelation,
         partition_keys: tuple[str, ...],
         table_id: str | None = None,
     ) -> None:
         super().__init__(context, name, schema, version, table_id)
-        self._open_source, self._keys_of_partitions = open_source, partition_keys
+        self._open_relation, self._keys_of_partitions = open_relation, partition_keys
 
     def _partition_keys(self) -> tuple[str, ...]:
         return self._keys_of_partitions
 
-    def _source(self, options: dict[str, str]) -> ScanSource:
-        return self._open_source(options)
+    def _relation(self, options: dict[str, str]) -> Relation:
+        return self._open_relation(options)
 
 
 class StreamedSystemTable(RowsSystemTable):

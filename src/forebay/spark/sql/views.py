@@ -1,16 +1,16 @@
-"""Views of lakes whose catalogs keep them, for Spark 4.2 and newer, which asks for them by `RelationCatalog`.
+"""Views that are stored in lake catalogs, for Spark 4.2 and newer, which requests them through `RelationCatalog`.
 
-Spark parses and analyses a view's text whenever the view is read; the catalog keeps the text. A view of Spark also has
-names for what its text means: the catalog and namespace of unqualified names, settings such as ANSI mode, and the
-columns of its query. They are options of Paimon's view, by the names that Spark uses in a Hive Metastore (`view.*`),
-with one difference: if unqualified names are those of the view's own catalog, its name is left out, because other
-sessions attach the catalog under other names; and if they are those of the view's own database, nothing is written.
+The catalog stores a view's text. Spark parses and analyzes it whenever the view is read. Its meaning depends on more:
+the catalog and namespace of unqualified names, settings such as ANSI mode, and the columns of the query. These are
+stored as options of Paimon's view, under the names that Spark uses in a Hive Metastore (`view.*`), with two
+differences. If unqualified names refer to the view's own catalog, the name of the catalog is left out, because other
+sessions attach it under other names. If they refer to the view's own database, nothing is stored.
 
-Views of other software have no such options. Their unqualified names are then those of their own database, and their
-columns are named by position, as Java Paimon does it.
+Views of other software have no such options. Their unqualified names refer to their own database, and their columns
+are named by position, as in Java Paimon.
 
-A name belongs to a table or to a view. Methods for tables take a view for something that is not there, and the other
-way around, as Spark wants it.
+A name is either a table's or a view's. Methods for tables report that a view does not exist, and methods for views that
+a table does not exist, as Spark requires.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _OWN = "view."
 _NAMES, _COLUMNS, _CONFIG, _MODE = "view.catalogAndNamespace", "view.query.out", "view.sqlConfig.", "view.schemaMode"
 _BINDING, _COMPENSATION = "BINDING", "COMPENSATION"
 _MODES = (_BINDING, _COMPENSATION)
-"""How the columns of a view follow those of its query. The other two, of EVOLUTION, change the view when it is read;
-Spark then looks for the view in its own catalog, and would change another one of the same name there."""
+"""How the columns of a view follow those of its query. Spark's two other modes (EVOLUTION) change the view when it is
+read. Spark then looks for the view in its own catalog, where it would change another view of that name."""
 
 _TYPE = "table_type"
 _OF_SPARK = frozenset({COMMENT, _TYPE, "owner", "collation"})
-"""Properties that are no options of the view."""
+"""Properties that are not stored as options of the view."""
 
 
 @dataclass(frozen=True)
 class SparkView:
-    """A view as Spark sees it. `catalog` and `namespace` are those of unqualified names in `text`."""
+    """A view in Spark's terms. Unqualified names in `text` refer to `catalog` and `namespace`."""
 
     text: str
     schema: StructType
@@ -65,7 +65,7 @@ class SparkView:
 
 
 class ViewCatalog(SqlCatalog):
-    """A catalog with views beside tables: those of `CatalogSide.views`."""
+    """A catalog of tables, and of the views in `CatalogSide.views`."""
 
     interfaces: ClassVar[tuple[str, ...]] = (RELATION_CATALOG,)
     has_views: ClassVar[bool] = True
@@ -77,35 +77,35 @@ class ViewCatalog(SqlCatalog):
         return lake
 
     def _prepare(self, identifier: JavaObject) -> None:
-        """Have the lake know the database of a view to be made. Throws ViewAlreadyExistsException for a table's name.
+        """Create the database of a new view in the lake if needed.
 
-        Names that the lake knows itself are left to it.
+        Throws ViewAlreadyExistsException if a table outside the lake has the name; the lake checks its own names.
         """
         try:
             self._side.prepare_view(self._named(identifier))
         except AlreadyExists as e:
             raise analysis_exception(self.jvm, "ViewAlreadyExistsException", identifier) from e
 
-    # ---- finding views ----------------------------------------------------------------------------------------------
+    # ---- loading views ----------------------------------------------------------------------------------------------
 
     def loadRelation(self, identifier: JavaObject, *options: Any) -> Any:
-        """The table, else the view. One call for tables, which most names are."""
+        """The table, or else the view. Tables are tried first, as most names are tables."""
         try:
             return self.loadTable(identifier)
         except JavaThrow as e:
-            view = self._found(identifier) if e.is_a("NoSuchTableException") else None
+            view = self._view(identifier) if e.is_a("NoSuchTableException") else None
             if view is None:
                 raise
-        return self._shown(view)
+        return self._to_spark(view)
 
     def loadView(self, identifier: JavaObject) -> JavaObject:
-        view = self._found(identifier)
+        view = self._view(identifier)
         if view is None:
             raise self._no_such_view(identifier)
-        return self._shown(view)
+        return self._to_spark(view)
 
     def viewExists(self, identifier: JavaObject) -> bool:
-        return self._found(identifier) is not None
+        return self._view(identifier) is not None
 
     def listViews(self, namespace: JavaObject) -> JavaObject:
         database = self._database(namespace)
@@ -115,7 +115,7 @@ class ViewCatalog(SqlCatalog):
         return self.jvm.array(CONNECTOR + "catalog.Identifier", names)
 
     def listRelationSummaries(self, namespace: JavaObject) -> JavaObject:
-        """Tables and views in one order, for SHOW TABLES."""
+        """Tables and views, ordered by name, for SHOW TABLES."""
         summaries = [*self.listTableSummaries(namespace)]
         make = self.jvm.class_(CONNECTOR + "catalog.TableSummary").of
         summaries += [make(identifier, "VIEW") for identifier in self.listViews(namespace)]
@@ -125,25 +125,25 @@ class ViewCatalog(SqlCatalog):
     def _views_of(self, database: str) -> list[str]:
         try:
             return self._lake_of_views.list_views(database)
-        except (NotFound, UnsupportedOperation):  # the other side of a mixed catalog has it, or a server has no views
+        except (NotFound, UnsupportedOperation):  # only the other side has the database, or the server has no views
             return []
 
-    def _found(self, identifier: JavaObject) -> View | None:
+    def _view(self, identifier: JavaObject) -> View | None:
         namespace, name = names_in(identifier.namespace()), str(identifier.name())
         if len(namespace) != 1 or "$" in name:
             return None
         try:
             return self._lake_of_views.view(f"{namespace[0]}.{name}")
-        except (NotFound, InvalidRequest):  # or a name that no view can have
+        except (NotFound, InvalidRequest):  # or the name is not valid for a view
             return None
 
     def _no_such_view(self, identifier: JavaObject) -> Exception:
         return analysis_exception(self.jvm, "NoSuchViewException", identifier)
 
-    def _shown(self, view: View) -> JavaObject:
+    def _to_spark(self, view: View) -> JavaObject:
         return _to_java(self.jvm, _from_lake(view, self._context.catalog))
 
-    # ---- making and changing views ----------------------------------------------------------------------------------
+    # ---- creating and altering views --------------------------------------------------------------------------------
 
     def createView(self, identifier: JavaObject, spark_view: JavaObject) -> JavaObject:
         return self._put(identifier, spark_view, replace=False)
@@ -158,20 +158,20 @@ class ViewCatalog(SqlCatalog):
         view = _to_lake(str(name), self._context.catalog, _from_java(self.jvm, spark_view))
         self._prepare(identifier)
         try:
-            self._keep(view, replace)
+            self._store(view, replace)
         except AlreadyExists as e:
             raise analysis_exception(self.jvm, "ViewAlreadyExistsException", identifier) from e
         return spark_view
 
-    def _keep(self, view: View, replace: bool) -> None:
+    def _store(self, view: View, replace: bool) -> None:
         self._lake_of_views.create_view(
             view.name, view.fields, view.query, dialects=view.dialects, comment=view.comment,
             options=view.options, replace=replace,
         )  # fmt: skip
 
     def replaceView(self, identifier: JavaObject, spark_view: JavaObject) -> JavaObject:
-        """For ALTER VIEW, which gives the whole view. Texts for other engines stay if the query does."""
-        old = self._found(identifier)
+        """Called by ALTER VIEW, with the whole view. Texts for other engines are kept if the query does not change."""
+        old = self._view(identifier)
         if old is None:
             raise self._no_such_view(identifier)
         current, requested = _from_lake(old, self._context.catalog), _from_java(self.jvm, spark_view)
@@ -179,20 +179,20 @@ class ViewCatalog(SqlCatalog):
         if replace(current, options={}, comment=None) == replace(requested, options={}, comment=None):
             own_options = {name: value for name, value in old.options.items() if name.startswith(_OWN)}
             new = replace(old, options={**own_options, **requested.options}, comment=requested.comment)
-        self._keep(new, replace=True)
+        self._store(new, replace=True)
         return spark_view
 
     def dropView(self, identifier: JavaObject) -> bool:
-        """Also a view whose definition cannot be read."""
+        """Whether the view existed. Views whose definition cannot be read are dropped, too."""
         try:
             self._lake_of_views.drop_view(str(self._named(identifier)))
-        except (NotFound, JavaThrow):  # or a namespace that is no database
+        except (NotFound, JavaThrow):  # or the namespace is not a database
             return False
         return True
 
     def renameView(self, old: JavaObject, new: JavaObject) -> None:
         """Throws NoSuchViewException, and ViewAlreadyExistsException for the name of a table or view."""
-        view, target = self._found(old), self._without_catalog(new)
+        view, target = self._view(old), self._without_catalog(new)
         if view is None:
             raise self._no_such_view(old)
         self._prepare(target)
@@ -201,14 +201,14 @@ class ViewCatalog(SqlCatalog):
         except AlreadyExists as e:
             raise analysis_exception(self.jvm, "ViewAlreadyExistsException", target) from e
 
-    # ---- tables: none where a view is -------------------------------------------------------------------------------
+    # ---- tables, whose names no view has ----------------------------------------------------------------------------
 
     def _refuse_view(self, identifier: JavaObject) -> None:
         if self.viewExists(identifier):
             raise analysis_exception(self.jvm, "TableAlreadyExistsException", identifier)
 
     def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        if self.viewExists(identifier):  # Spark has no exception of its own that could be thrown here
+        if self.viewExists(identifier):  # Spark declares no exception for this method
             raise AlreadyExists(f"{self._full_name(identifier)} is a view, and no table that could be replaced")
         return super().stageCreateOrReplace(identifier, *what)
 
@@ -238,7 +238,7 @@ class ViewCatalog(SqlCatalog):
 
 
 def _from_java(jvm: Jvm, spark_view: JavaObject) -> SparkView:
-    """Read Spark's object. Raises `UnsupportedOperation` for what a lake cannot keep."""
+    """The view in Spark's object. Raises `UnsupportedOperation` for properties that a lake cannot store."""
     properties = texts_in(spark_view.properties())
     kind = properties.get(_TYPE, "VIEW")
     if kind != "VIEW":
@@ -280,7 +280,7 @@ def _to_java(jvm: Jvm, view: SparkView) -> JavaObject:
 
 
 def _to_lake(name: str, catalog: str, view: SparkView) -> View:
-    """The view `name` to keep; `catalog` is what the session calls its catalog."""
+    """The view to store as `name`; `catalog` is the session's name of the catalog."""
     from forebay.paimon.catalog.definition import new_fields
     from forebay.paimon.catalog.views import View
 
@@ -304,7 +304,7 @@ def _from_lake(view: View, catalog: str) -> SparkView:
     schema, text = table_schema(view.fields), view.query_for(_DIALECT)
     if columns is None:
         columns = tuple(schema.names)
-        if mode in _MODES:  # else it is a view of Spark's own catalog, whose columns are those of its query
+        if mode in _MODES:  # otherwise Spark's own catalog wrote the view, whose columns are those of its query
             text = _by_position(view.name, text, columns)
     return SparkView(
         text,
@@ -320,19 +320,19 @@ def _from_lake(view: View, catalog: str) -> SparkView:
 
 
 def _by_position(name: str, text: str, columns: Sequence[str]) -> str:
-    """The query of other software, with names for its columns, which Spark otherwise looks for in the query."""
+    """A query of other software, wrapped to name its columns by position. Spark would look them up by name."""
     listed = ", ".join(map(quoted, columns))
     return f"SELECT * FROM (\n{text.rstrip().rstrip(';')}\n) AS {quoted(name.partition('.')[2])} ({listed})"
 
 
 def _numbered(prefix: str, count: str, item: str, values: Sequence[str]) -> dict[str, str]:
-    """Options for a list, as Spark writes it: its length, and each value."""
+    """The options of a list in Spark's notation: its length, and each value."""
     numbered = {f"{prefix}.{item}.{index}": value for index, value in enumerate(values)}
     return {f"{prefix}.num{count}": str(len(values)), **numbered}
 
 
 def _listed(options: Mapping[str, str], prefix: str, count: str, item: str) -> tuple[str, ...] | None:
-    """The list in these options; None if there is none. Raises `InvalidRequest` for one with gaps."""
+    """The list that `_numbered` wrote; None without one. Raises `InvalidRequest` for a list with gaps."""
     length = options.get(f"{prefix}.num{count}")
     if length is None:
         return None

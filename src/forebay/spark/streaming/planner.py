@@ -1,13 +1,13 @@
-"""Planning the micro-batches of a stream: what both sides share.
+"""Plans the micro-batches of a stream: the part that both sides share.
 
-A `StreamPlanner` lives in the one Python process that Spark keeps for a running query. It remembers between calls what
-takes long to ask for. A restart needs none of that: what it needs is in the offsets. Tasks get the planner pickled,
-before it plans, for `read`.
+A `StreamPlanner` lives in the one Python process that Spark keeps for a running query. Between calls it caches what is
+expensive to request. A restart does not need the cache, because offsets have all state. Tasks receive the planner
+pickled, before it plans, for `read`.
 
-A batch ends where the side can go to (`_advance`), within the limits. It may have to wait for more rows
-(`minRowsPerTrigger`), unless the stream is to end at a moment (`stop_at_now`).
+`next_offset` decides whether a micro-batch is due. The side's `_advance` determines where it ends within the limits. A
+batch waits until it has enough rows (`minRowsPerTrigger`), unless the stream ends at a fixed point (`stop_at_now`).
 
-Each side plans in a module of its own: forebay.spark.streaming.live_planner, forebay.spark.streaming.lake_planner.
+The sides are in forebay.spark.streaming.live_planner and forebay.spark.streaming.lake_planner.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class StreamPlanner(ABC, Generic[Offset]):
         """`name` is the table's, for errors."""
         self.name, self.limits = name, limits
         self.newest: Offset | None = None
-        """Where the stream would end now, as far as it is known."""
+        """The end of the stream when it was last requested; None before."""
         self._first: Offset | None = None
         self._last_batch_ms = 0
 
-    # ---- what a side answers ----------------------------------------------------------------------------------------
+    # ---- implemented by a side ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def offset(self, values: Mapping[str, Any]) -> Offset:
@@ -80,12 +80,12 @@ class StreamPlanner(ABC, Generic[Offset]):
 
     @abstractmethod
     def _advance(self, start: Offset, limits: StreamLimits) -> tuple[Offset, int | None]:
-        """The end of the batch that begins at `start`, and its rows; None of a batch that does not wait for more."""
+        """The end of the batch that begins at `start`, and its row count; None if it need not wait for more rows."""
 
     def _confirm(self, start: Offset) -> None:
         """Check once more, before a batch is planned, that the table is still the one of `start`."""
 
-    # ---- what both share --------------------------------------------------------------------------------------------
+    # ---- shared by both sides ----------------------------------------------------------------------------------------
 
     def first_offset(self) -> Offset:
         """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
@@ -107,7 +107,7 @@ class StreamPlanner(ABC, Generic[Offset]):
         return end
 
     def recreated(self) -> Conflict:
-        """The error for a stream whose table is another one now."""
+        """The error for a stream whose table was dropped and recreated."""
         return Conflict(
             f"table {self.name} was dropped and recreated since the stream's checkpoint was written: start the stream "
             "with another checkpoint",

@@ -86,9 +86,8 @@ class PackRounds:
         self._rules = AppendRules.of(table.context.options)
         self.full_is_due = False  # ignored: only small files are packed
         self._coordinator: AppendCoordinator | None = None
-        self._packed: dict[
-            tuple[bytes, int], list[DataFileMeta]
-        ] = {}  # small files by partition and number of times packed
+        # Small files by partition and number of times packed.
+        self._packed: dict[tuple[bytes, int], list[DataFileMeta]] = {}
 
     @property
     def waiting(self) -> int:

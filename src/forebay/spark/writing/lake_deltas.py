@@ -43,7 +43,7 @@ from forebay.spark.writing.committing import commit_and_compact, with_precommit_
 from forebay.spark.writing.lake_deletes import check_takes_deletes
 from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of, new_write
 from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
-from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenSource
+from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenRelation
 from forebay.spark.writing.write_builder import WRITE
 
 _CHANGING = ("deduplicate", "partial-update")
@@ -63,10 +63,10 @@ class LakeDelta(DeltaOperation):
         table: Table,
         base: Snapshot | None,
         command: JavaObject,
-        open_source: OpenSource,
+        open_relation: OpenRelation,
     ) -> None:
-        """`open_source` reads snapshot `base`. Raises `UnsupportedOperation` where rows cannot be changed."""
-        super().__init__(context, name, command, open_source)
+        """`open_relation` reads snapshot `base`. Raises `UnsupportedOperation` where rows cannot be changed."""
+        super().__init__(context, name, command, open_relation)
         self._table = table
         self._base = base
         engine = table.context.options.merge_engine

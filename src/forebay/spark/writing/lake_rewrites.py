@@ -36,14 +36,14 @@ from forebay.spark.lake_jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import FILE_PATH
 from forebay.spark.reading.lake_plan import PaimonScan, deal, open_tasks
 from forebay.spark.reading.plan import Pushdown, ScanPlan
+from forebay.spark.reading.relation import Relation
 from forebay.spark.reading.scan import ScanProxy
 from forebay.spark.reading.scan_builder import ScanBuilder
-from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.schemas import table_schema
 from forebay.spark.writing.committing import InlineCompaction, with_precommit_compaction
 from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of
 from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
-from forebay.spark.writing.row_level import DeltaRows, OpenSource, RowLevelOperation, row_writer_factory
+from forebay.spark.writing.row_level import DeltaRows, OpenRelation, RowLevelOperation, row_writer_factory
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
 
@@ -59,10 +59,10 @@ class LakeRewrite(RowLevelOperation):
         table: Table,
         base: Snapshot | None,
         command: JavaObject,
-        open_source: OpenSource,
+        open_relation: OpenRelation,
     ) -> None:
-        """`open_source` reads snapshot `base` of the table."""
-        super().__init__(context, name, command, open_source)
+        """`open_relation` reads snapshot `base` of the table."""
+        super().__init__(context, name, command, open_relation)
         self.table, self.base = table, base
         self.scan: CopyOnWriteScan | None = None
 
@@ -79,8 +79,8 @@ class LakeRewrite(RowLevelOperation):
 class CopyOnWriteScanBuilder(ScanBuilder):
     """Builds the scan of the files that a statement may change. Filters select files, whose rows are all read."""
 
-    def __init__(self, operation: LakeRewrite, source: ScanSource) -> None:
-        super().__init__(operation._context, source)
+    def __init__(self, operation: LakeRewrite, relation: Relation) -> None:
+        super().__init__(operation._context, relation)
         self._operation = operation
 
     def pushLimit(self, limit: int) -> bool:
@@ -88,7 +88,7 @@ class CopyOnWriteScanBuilder(ScanBuilder):
 
     def build(self) -> JavaObject:
         filters = [*self._partition_filters, *self._row_filters]
-        self._operation.scan = CopyOnWriteScan(self._operation, self._source, filters, self._schema)
+        self._operation.scan = CopyOnWriteScan(self._operation, self._relation, filters, self._schema)
         return self._operation.scan
 
 
@@ -98,10 +98,10 @@ class CopyOnWriteScan(ScanProxy):
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.SupportsRuntimeV2Filtering",)
 
     def __init__(
-        self, operation: LakeRewrite, source: ScanSource, filters: Sequence[Predicate], schema: JavaObject
+        self, operation: LakeRewrite, relation: Relation, filters: Sequence[Predicate], schema: JavaObject
     ) -> None:
         pushdown = Pushdown(tuple(schema.fieldNames()))
-        super().__init__(operation._context, source, pushdown, schema)
+        super().__init__(operation._context, relation, pushdown, schema)
         self._table, self._base = operation.table, operation.base
         self._selected_paths: frozenset[str] | None = None
         self._filters = filters
@@ -156,7 +156,7 @@ class CopyOnWriteScan(ScanProxy):
 
     def _plan(self) -> ScanPlan:
         splits = self.read_splits()
-        read = PaimonScan.of(self._table, self._source.name).read_function(self._pushdown, self._schema)
+        read = PaimonScan.of(self._table, self._relation.name).read_function(self._pushdown, self._schema)
         rows = sum(split.row_count for split in splits)
         return ScanPlan(read, deal(splits, self._context.cores), rows, open_tasks)
 
@@ -178,7 +178,7 @@ class CopyOnWriteScan(ScanProxy):
             selected = frozenset(str(path.value().toString()) for path in paths)
             if not selected <= {self.path(split) for split in self._splits()}:
                 raise Conflict(
-                    f"{self._source.name} has rows to change in files that are not in snapshot "
+                    f"{self._relation.name} has rows to change in files that are not in snapshot "
                     f"{self._base and self._base.id}, which the statement reads; run it again, without options that "
                     "choose what is read"
                 )

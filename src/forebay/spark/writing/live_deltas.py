@@ -42,7 +42,7 @@ from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.live_deletes import check_takes_deletes
 from forebay.spark.writing.live_write import StagedWrite
-from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenSource
+from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenRelation
 
 _KEYS_SHOWN = 3
 _DELETES, _UPSERTS = "deletes", "upserts"
@@ -60,10 +60,10 @@ class LiveDelta(DeltaOperation):
         name: str,
         info: TableInfo,
         command: JavaObject,
-        open_source: OpenSource,
+        open_relation: OpenRelation,
     ) -> None:
         """Raises `UnsupportedOperation` where its rows cannot be changed."""
-        super().__init__(context, name, command, open_source)
+        super().__init__(context, name, command, open_relation)
         self._info = info
         self._ends: dict[TableBucket, int] = {}
         _check_changeable(self.statement, name, info)

@@ -27,14 +27,14 @@ from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.python_tasks import python_metrics, writer_factory
 from forebay.spark.jvm.spark_values import column_reference, python_options, struct_type
 from forebay.spark.jvm.values import int_array
+from forebay.spark.reading.relation import Relation
 from forebay.spark.reading.scan_builder import ScanBuilder
-from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
 _FACTORY = "ForebayRowWriterFactory"
 DELETE, UPDATE, MERGE = "DELETE", "UPDATE", "MERGE"
 
-OpenSource = Callable[[dict[str, str]], ScanSource]
+OpenRelation = Callable[[dict[str, str]], Relation]
 """Opens the table of a statement for reading, with the options of the read."""
 
 
@@ -61,17 +61,17 @@ class RowLevelOperation(JavaProxy):
         context: SessionContext,
         name: str,
         command: JavaObject,
-        open_source: OpenSource,
+        open_relation: OpenRelation,
     ) -> None:
         """`name` is the table's name in SQL, `command` Spark's constant for the statement.
 
-        `open_source` opens the table as the statement reads it.
+        `open_relation` opens the table as the statement reads it.
         """
         super().__init__(context.jvm)
         self._context = context
         self._name = name
         self._command = command
-        self._open_source = open_source
+        self._open_relation = open_relation
 
     def command(self) -> JavaObject:
         return self._command
@@ -93,11 +93,11 @@ class RowLevelOperation(JavaProxy):
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         return ScanBuilder(self._context, self._target(python_options(options)))
 
-    def _target(self, options: dict[str, str]) -> ScanSource:
+    def _target(self, options: dict[str, str]) -> Relation:
         """The table, read with `options` to be changed."""
-        source = self._open_source(options)
-        source.is_target = True
-        return source
+        relation = self._open_relation(options)
+        relation.is_target = True
+        return relation
 
     def _references(self, names: Sequence[str]) -> JavaObject:
         return self.jvm.array(

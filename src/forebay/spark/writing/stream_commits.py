@@ -20,7 +20,6 @@ from functools import partial
 
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import Conflict, InvalidRequest
-from forebay.base.options import Option, positive
 from forebay.base.quantity import parse_bool
 from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.compact.running import TaskRunner
@@ -47,8 +46,6 @@ from forebay.spark.writing.background import (
 )
 from forebay.spark.writing.committing import InlineCompaction, Overwrite, with_precommit_compaction
 
-USER_PREFIX = "commit.user-prefix"
-STOP_TRIGGER = Option("num-sorted-run.stop-trigger", positive)
 _LOOKUP_WAIT = ("lookup-wait", "changelog-producer.lookup-wait")
 
 _LOGGER = logging.getLogger(__name__)
@@ -98,8 +95,8 @@ class StreamCommits:
     counts: Counts = field(default_factory=Counts, init=False)
 
     def __post_init__(self) -> None:
-        prefix = self.table.schema.options.get(USER_PREFIX, "forebay")
-        self.user = f"{prefix}-{self.query}"
+        prefix = self.table.context.options.commit_user_prefix
+        self.user = f"{'forebay' if prefix is None else prefix}-{self.query}"
         self.inline = InlineCompaction(self.table, self.runner)
         self.rounds = self._rounds()
         waits = not self.beside or must_wait(self.table)
@@ -179,7 +176,8 @@ class StreamCommits:
             return
         self.background.committed(epoch.messages)
         if self.table.schema.has_primary_key:
-            self.background.wait_until_runs_below(stop_trigger(self.table))
+            # New files of a bucket are its sorted runs in level 0.
+            self.background.wait_until_runs_below(self.table.context.options.num_sorted_run_stop_trigger)
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -226,12 +224,6 @@ def must_wait(table: Table) -> bool:
         return True
     waits = next((table.schema.options[n] for n in _LOOKUP_WAIT if n in table.schema.options), "true")
     return table.schema.has_primary_key and options.needs_lookup and parse_bool(waits)
-
-
-def stop_trigger(table: Table) -> int:
-    """New files of a bucket at which a stream waits for compaction (`num-sorted-run.stop-trigger`)."""
-    trigger: int | None = value_in(table.schema.options, STOP_TRIGGER)
-    return table.context.options.num_sorted_run_compaction_trigger + 3 if trigger is None else trigger
 
 
 # ---- the queries of this process ------------------------------------------------------------------------------------

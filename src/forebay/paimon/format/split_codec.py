@@ -1,42 +1,32 @@
-"""Commit messages and splits as bytes, in Java Paimon's serialization.
+"""Splits as bytes, in Java Paimon's serialization.
 
-    message   = row(partition) bucket:i32 total-buckets? files files files indexes indexes      data increment
-                                                         files files files indexes indexes      compact increment
     split     = magic:i64 version:i32=9 snapshot:i64 row(partition) bucket:i32 path:utf total-buckets?
                 0:i32 0:u8 files deletion-files is-streaming:u8 raw-convertible:u8
     files     = count:i32 (length:i32 BinaryRow)*       each a row of the fields that a manifest has for a data file
     row       = length:i32 fields:i32 BinaryRow
     x?        = 0:u8 | 1:u8 x
 
-All numbers are big-endian. A message contains no version; store `MESSAGE_VERSION` with it. Version 14 has an additional
-optional number at the end, for row tracking, which is not used.
+All numbers are big-endian.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from forebay.base.errors import CorruptData, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.types import DataType, RowField, TypeRoot
 from forebay.paimon.format.binary_row import RowLayout, row_layout, with_arity, without_arity
-from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
-from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta
-from forebay.paimon.format.index_manifest import index_file_record, parse_index_file
+from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.manifest_codec import Arities, data_file_record, parse_data_file
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
 
-MESSAGE_VERSION = 13
 SPLIT_VERSION = 9
 
-_VERSIONS = (13, 14)
 _SPLIT_MAGIC = -2394839472490812314
 _UNKNOWN_CARDINALITY = -1
-
-T = TypeVar("T")
 
 
 def _row_type(**fields: DataType) -> DataType:
@@ -71,67 +61,16 @@ _FILE = _layout(
     _WRITE_COLS=types.array(types.string()),
     _WRITE_COLS_SEQUENCES=types.array(types.bigint()),
 )
-_INDEX = _layout(
-    _INDEX_TYPE=types.string(),
-    _FILE_NAME=types.string(),
-    _FILE_SIZE=types.bigint(),
-    _ROW_COUNT=types.bigint(),
-    _DELETIONS_VECTORS_RANGES=types.array(
-        _row_type(f0=types.string(), f1=types.int_(), f2=types.int_(), _CARDINALITY=types.bigint())
-    ),
-    _EXTERNAL_PATH=types.string(),
-    _GLOBAL_INDEX=_row_type(
-        _ROW_RANGE_START=types.bigint(),
-        _ROW_RANGE_END=types.bigint(),
-        _INDEX_FIELD_ID=types.int_(),
-        _EXTRA_FIELD_IDS=types.array(types.int_()),
-        _INDEX_META=types.bytes_(),
-        _SOURCE_META=types.bytes_(),
-    ),
-)
 
 
-class CommitMessageCodec:
-    """Serializes messages and splits of one table, given the arities of its partitions and keys. Stateless."""
+class SplitCodec:
+    """Serializes splits of one table, given the arities of its partitions and keys. Stateless."""
 
     def __init__(self, partition_arity: int, key_arity: int) -> None:
         self._partition_arity = partition_arity
         self._arities = Arities(partition_arity, key_arity)
 
-    # ---- commit messages -------------------------------------------------------------------------------------------
-
-    def encode_message(self, message: CommitMessage, version: int = MESSAGE_VERSION) -> bytes:
-        """The bytes of `message`. Raises `UnsupportedOperation` for a version other than 13 and 14."""
-        _check_version(version)
-        out = bytearray(self._partition(message.partition))
-        out += struct.pack(">i?i", message.bucket, True, message.total_buckets)
-        data, compact = message.data, message.compact
-        for files in (data.new_files, data.deleted_files, data.changelog_files):
-            out += self._files(files)
-        out += _indexes(data.new_index_files) + _indexes(data.deleted_index_files)
-        for files in (compact.compact_before, compact.compact_after, compact.changelog_files):
-            out += self._files(files)
-        out += _indexes(compact.new_index_files) + _indexes(compact.deleted_index_files)
-        return bytes(out + b"\0" if version > MESSAGE_VERSION else out)
-
-    def decode_message(self, data: bytes, version: int = MESSAGE_VERSION) -> CommitMessage:
-        """The message in `data`. Raises `CorruptData`."""
-        _check_version(version)
-        read = _MessageReader(data)
-        partition = read.partition()
-        bucket = read.number(">i")
-        total_buckets = read.number(">i") if read.number(">?") else -1
-        files, indexes = read.rows(_FILE, parse_data_file), read.rows(_INDEX, parse_index_file)
-        new = DataIncrement(files(), files(), files(), indexes(), indexes())
-        compact = CompactIncrement(files(), files(), files(), indexes(), indexes())
-        if version > MESSAGE_VERSION and read.number(">?"):
-            read.number(">q")
-        read.finish()
-        return CommitMessage(partition, bucket, total_buckets, new, compact)
-
-    # ---- splits ----------------------------------------------------------------------------------------------------
-
-    def encode_split(self, split: DataSplit, bucket_path: str) -> bytes:
+    def encode(self, split: DataSplit, bucket_path: str) -> bytes:
         """The bytes of `split`, whose files are in the directory `bucket_path`.
 
         Raises `UnsupportedOperation` for a split with before files, which the format does not support.
@@ -147,9 +86,9 @@ class CommitMessageCodec:
         out += struct.pack(">??", split.is_streaming, split.raw_convertible)
         return bytes(out)
 
-    def decode_split(self, data: bytes) -> tuple[DataSplit, str]:
+    def decode(self, data: bytes) -> tuple[DataSplit, str]:
         """The split in `data`, and its bucket's directory. Raises `CorruptData`."""
-        read = _MessageReader(data)
+        read = _SplitReader(data)
         magic, version = read.number(">q"), read.number(">i")
         if magic != _SPLIT_MAGIC or version != SPLIT_VERSION:
             raise CorruptData(f"this is not a split of version {SPLIT_VERSION} (magic {magic}, version {version})")
@@ -158,7 +97,7 @@ class CommitMessageCodec:
         total_buckets = read.number(">i") if read.number(">?") else -1
         if read.number(">i") or read.number(">?"):
             raise CorruptData("a split with before files cannot be read")
-        files = read.rows(_FILE, parse_data_file)()
+        files = read.files()
         deletions = tuple(_deletion_file(read) for _ in range(read.number(">i"))) if read.number(">?") else None
         is_streaming, raw_convertible = read.number(">?"), read.number(">?")
         read.finish()
@@ -179,24 +118,12 @@ class CommitMessageCodec:
         return struct.pack(">i", len(row)) + row
 
     def _files(self, files: Sequence[DataFileMeta]) -> bytes:
-        return _rows(_FILE, [data_file_record(f, self._arities) for f in files])
-
-
-def _check_version(version: int) -> None:
-    if version not in _VERSIONS:
-        raise UnsupportedOperation(f"commit messages of version {version} are not known; 13 and 14 are")
-
-
-def _rows(layout: RowLayout, records: Sequence[dict[str, Any]]) -> bytes:
-    out = bytearray(struct.pack(">i", len(records)))
-    for record in records:
-        row = layout.encode_one([record[name] for name in layout.names])
-        out += struct.pack(">i", len(row)) + row
-    return bytes(out)
-
-
-def _indexes(files: Sequence[IndexFileMeta]) -> bytes:
-    return _rows(_INDEX, [index_file_record(f) for f in files])
+        out = bytearray(struct.pack(">i", len(files)))
+        for file in files:
+            record = data_file_record(file, self._arities)
+            row = _FILE.encode_one([record[name] for name in _FILE.names])
+            out += struct.pack(">i", len(row)) + row
+        return bytes(out)
 
 
 def _utf(text: str) -> bytes:
@@ -218,14 +145,14 @@ def _deletion_files(files: Sequence[DeletionFile | None] | None) -> bytes:
     return bytes(out)
 
 
-def _deletion_file(read: _MessageReader) -> DeletionFile | None:
+def _deletion_file(read: _SplitReader) -> DeletionFile | None:
     if not read.number(">?"):
         return None
     path, offset, length, cardinality = read.utf(), read.number(">q"), read.number(">q"), read.number(">q")
     return DeletionFile(path, offset, length, None if cardinality == _UNKNOWN_CARDINALITY else cardinality)
 
 
-class _MessageReader:
+class _SplitReader:
     """Reads values sequentially from bytes; raises `CorruptData` at a premature end."""
 
     def __init__(self, data: bytes) -> None:
@@ -252,20 +179,15 @@ class _MessageReader:
         except UnicodeDecodeError as e:
             raise CorruptData(f"a path is not UTF-8: {e}") from e
 
-    def rows(self, layout: RowLayout, parse: Callable[[dict[str, Any]], T]) -> Callable[[], tuple[T, ...]]:
-        """A function that reads the next list of rows."""
-
-        def take_list() -> tuple[T, ...]:
-            count = self.number(">i")
-            if count < 0:
-                raise CorruptData(f"a list of {count} rows")
-            rows = (layout.decode(self.take(self.number(">i"))) for _ in range(count))
-            try:
-                return tuple(parse(dict(zip(layout.names, row, strict=True))) for row in rows)
-            except (TypeError, ValueError, IndexError) as e:
-                raise CorruptData(f"a row is malformed: {type(e).__name__} {e}") from e
-
-        return take_list
+    def files(self) -> tuple[DataFileMeta, ...]:
+        count = self.number(">i")
+        if count < 0:
+            raise CorruptData(f"a list of {count} rows")
+        rows = (_FILE.decode(self.take(self.number(">i"))) for _ in range(count))
+        try:
+            return tuple(parse_data_file(dict(zip(_FILE.names, row, strict=True))) for row in rows)
+        except (TypeError, ValueError, IndexError) as e:
+            raise CorruptData(f"a row is malformed: {type(e).__name__} {e}") from e
 
     def finish(self) -> None:
         if self._at != len(self._data):

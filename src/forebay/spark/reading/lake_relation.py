@@ -1,4 +1,4 @@
-"""Lake tables as sources of scans: a table, a system table that shows rows, or one snapshot of a table."""
+"""Relations of lakes: a table, a system table that shows rows, or one snapshot of a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from forebay.spark.options import OWN_SESSION_PREFIX
 from forebay.spark.read_modes import READ_COLUMNAR, READ_NATIVE
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, PaimonScan
 from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan_source import ScanSource
+from forebay.spark.reading.relation import Relation
 
 if TYPE_CHECKING:
     from forebay.spark.reading.buckets import BucketPlan
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SNAPSHOT_ID = "scan.snapshot-id"
 
 
-class LakeScanSource(ScanSource):
+class LakeRelation(Relation):
     """A lake table, or one of its `lake_plan.SYSTEM_TABLES`, which is `system`.
 
     The columns are those of the table, or of the snapshot that the table's own options name. Options of the read select
@@ -69,7 +69,7 @@ class LakeScanSource(ScanSource):
         super().__init__(name, shown.schema, shown.columns)
         self.partition_keys, self.modes = shown.partition_keys, read.modes
         self._context, self._table, self._system = context, table, system
-        self._read, self._scan, self._source_options = read, shown.with_options(read.table), {**session, **options}
+        self._read, self._scan, self._options = read, shown.with_options(read.table), {**session, **options}
 
     def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         self._read.refuse_for_batches()
@@ -88,7 +88,7 @@ class LakeScanSource(ScanSource):
             raise UnsupportedOperation(f"{self.name} cannot be read as a stream; the table itself can")
         # The format also checks this, but Spark would hide the reason.
         check_streamable(self._scan.table)
-        return stream_source(self._context, self._table, self._system, self._source_options)
+        return stream_format_options(self._context, self._table, self._system, self._options)
 
 
 def session_options(context: LakeContext) -> dict[str, str]:
@@ -104,7 +104,9 @@ def session_options(context: LakeContext) -> dict[str, str]:
     }
 
 
-def stream_source(context: LakeContext, table: Table, system: str | None, options: Mapping[str, str]) -> dict[str, str]:
+def stream_format_options(
+    context: LakeContext, table: Table, system: str | None, options: Mapping[str, str]
+) -> dict[str, str]:
     """The options by which the format reads `table` as a stream, under exactly its schema."""
     stored = table.context.schemas.schema(table.schema.id).options
     own = {key: value for key, value in table.schema.options.items() if stored.get(key) != value}

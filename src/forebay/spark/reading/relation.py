@@ -1,10 +1,10 @@
 """The contract between a table that a query reads and the scans of Spark, which each side implements.
 
-A `ScanSource` is a table, one of its system tables (`t$changelog`, `t$audit_log`), or the changes of a table
-(`ChangesSource`), with the options of one reference in a query. Spark decides later whether a batch or a stream reads
-it: `plan` then rejects options of streams, and `stream_options` those of batches.
+A `Relation` is one reference of a query to a table, with its options, as in Spark's plans. It reads the table, one of
+its system tables (`t$changelog`, `t$audit_log`), or the table's changes (`ChangesRelation`). Spark decides later
+whether a batch or a stream reads it: `plan` then rejects options of streams, and `stream_options` those of batches.
 
-Each side implements it: forebay.spark.reading.live_source for a cluster, forebay.spark.reading.lake_source for a
+Each side implements it: forebay.spark.reading.live_relation for a cluster, forebay.spark.reading.lake_relation for a
 warehouse. The scans that ask it are in forebay.spark.reading.scan; all of this is on the driver.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from forebay.spark.reading.buckets import BucketPlan
 
 
-class ScanSource(ABC):
-    """A source of scans: its name, Spark schema, the columns that filters can use, and its planner."""
+class Relation(ABC):
+    """A table as one query reads it: its name, Spark schema, the columns that filters can use, and its planner."""
 
     stream_format: ClassVar[str]
     """The format that reads it as a stream."""
@@ -58,7 +58,7 @@ class ScanSource(ABC):
 
     @abstractmethod
     def stream_options(self) -> Mapping[str, str]:
-        """The options with which `stream_format` reads the source as a stream.
+        """The options with which `stream_format` reads the relation as a stream.
 
         Raises `UnsupportedOperation` if it cannot be a stream, `InvalidRequest` for wrong options.
         """
@@ -68,11 +68,11 @@ class ScanSource(ABC):
         return None
 
     def not_streamable(self) -> UnsupportedOperation:
-        """The error for a source that is no stream."""
+        """The error for a relation that cannot be read as a stream."""
         return UnsupportedOperation(f"{self.name} cannot be read as a stream")
 
 
-class ChangesSource(ScanSource):
+class ChangesRelation(Relation):
     """The changes of a table in a range, as Spark's `CHANGES` asks for them."""
 
     def __init__(

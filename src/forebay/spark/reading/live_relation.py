@@ -1,4 +1,4 @@
-"""Live tables as sources of scans: a table, a system table, or a table as of a time or lake snapshot."""
+"""Relations of clusters: a table, a system table, or a table as of a time or lake snapshot."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from forebay.spark.read_modes import READ_COLUMNAR, ReadMode
 from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LAKE, AsOf, ClusterScan
 from forebay.spark.reading.plan import CHANGES_RANGE, SYSTEM_SEPARATOR, ChangesRange, Pushdown, ScanPlan
-from forebay.spark.reading.scan_source import ScanSource
+from forebay.spark.reading.relation import Relation
 
 if TYPE_CHECKING:
     from forebay.spark.reading.buckets import BucketPlan
 
 
-class LiveScanSource(ScanSource):
+class LiveRelation(Relation):
     """A table of a cluster, or its system table `system`: its changelog, its binlog or its lake."""
 
     stream_format = FORMAT_NAME
@@ -103,10 +103,10 @@ class LiveScanSource(ScanSource):
                 f"or newer tells a catalog in time: use the format '{FORMAT_NAME}', or stream "
                 f"{self._info.path}$changelog"
             )
-        return stream_source(self._context, self._info, self._options, self._system)
+        return stream_format_options(self._context, self._info, self._options, self._system)
 
 
-def stream_source(
+def stream_format_options(
     context: LiveContext,
     info: TableInfo,
     options: Mapping[str, str],
@@ -123,19 +123,19 @@ def stream_source(
     zone = session.get(SESSION_ZONE)
     of_stream = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
     scan_of(info, of_stream.read, system, of_stream.deletes, changes)
-    source_options = {name.lower(): value for name, value in options.items()}
+    format_options = {name.lower(): value for name, value in options.items()}
     if of_stream.timestamp_ms is not None:
-        source_options[STARTUP_TIMESTAMP] = str(of_stream.timestamp_ms)
+        format_options[STARTUP_TIMESTAMP] = str(of_stream.timestamp_ms)
     for name in (LEASE_ID, LEASE_DURATION, STRATEGY, SERVER_SIDE):
         if SESSION_PREFIX + name in session:
-            source_options.setdefault(name, session[SESSION_PREFIX + name])
+            format_options.setdefault(name, session[SESSION_PREFIX + name])
     if changes is not None:
-        source_options[CHANGES_RANGE] = changes.beginning()
+        format_options[CHANGES_RANGE] = changes.beginning()
     return {
         # Floats are seconds; options of the client are in milliseconds.
         **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.user_options},
         **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
-        **source_options,
+        **format_options,
         "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
         "table": f"{info.path}{SYSTEM_SEPARATOR if system else ''}{system}",
         "cores": str(context.cores),

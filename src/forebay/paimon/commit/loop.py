@@ -1,4 +1,7 @@
-"""One commit, from the first attempt to success or failure; see `forebay.paimon.commit.committer`."""
+"""The retry loop of one commit, from the first attempt to success or failure (`CommitLoop`).
+
+`forebay.paimon.commit.committer` has the rule that each attempt follows.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +98,8 @@ class _Base:
         return [name for name in (self.manifest_list and self.manifest_list[0], self.index) if name is not None]
 
 
-class CommitLoop:
-    """Retries a commit until it succeeds, conflicts, or reaches `commit.max-retries` or `commit.timeout`."""
+class CommitContext:
+    """What all commits of one user to a table share: the table's files, the lock, and the check for conflicts."""
 
     def __init__(self, table: TableContext, user: str, lock: CommitGuard | None) -> None:
         self.snapshots, self.manifests = table.snapshots, table.manifests
@@ -104,38 +107,58 @@ class CommitLoop:
         self.user, self.lock, self.clock, self.ids = user, lock, table.clock, table.paths.ids
         self.checker = ConflictChecker(table.schema, user)
 
-    def run(self, request: CommitRequest, provider: ChangesProvider) -> Snapshot:
-        """Commit `request` and return its snapshot. `provider` returns the changes to apply to the latest snapshot.
 
-        Raises `Conflict` (nothing committed, manifests deleted), `OutcomeUnknown` (nothing deleted) or `StorageFailure`
-        (nothing committed).
-        """
-        attempts = _Attempts(self, request, provider)
-        if not is_heard():
-            return attempts.run()
-        began, outcome = self.clock.monotonic(), "committed"
-        try:
-            return attempts.run()
-        except BaseException as e:
-            outcome = type(e).__name__
-            raise
-        finally:
-            tell(attempts.event(outcome, self.clock.monotonic() - began))
+class CommitLoop:
+    """Tries one commit until it succeeds, conflicts, or reaches `commit.max-retries` or `commit.timeout`."""
 
-
-class _Attempts:
-    """The state of one `CommitLoop.run`."""
-
-    def __init__(self, loop: CommitLoop, request: CommitRequest, provider: ChangesProvider) -> None:
-        self._loop, self._request, self._provider = loop, request, provider
-        self._snapshots, self._manifests = loop.snapshots, loop.manifests
+    def __init__(self, context: CommitContext, request: CommitRequest, provider: ChangesProvider) -> None:
+        """`provider` returns the changes to apply to the latest snapshot; every attempt calls it."""
+        self._context, self._request, self._provider = context, request, provider
+        self._snapshots, self._manifests = context.snapshots, context.manifests
         self._delta: _Delta | None = None
         self._merge: ManifestMerge | None = None  # of a lost attempt; the next one may reuse it
         self._merge_again = True
         self._retries = 0
         self._files_before = 0
 
-    def event(self, outcome: str, seconds: float) -> LakeCommit:
+    def run(self) -> Snapshot:
+        """Commit the request and return its snapshot.
+
+        Raises `Conflict` (nothing committed, manifests deleted), `OutcomeUnknown` (nothing deleted) or `StorageFailure`
+        (nothing committed).
+        """
+        if not is_heard():
+            return self._attempt_until_committed()
+        began, outcome = self._context.clock.monotonic(), "committed"
+        try:
+            return self._attempt_until_committed()
+        except BaseException as e:
+            outcome = type(e).__name__
+            raise
+        finally:
+            tell(self._event(outcome, self._context.clock.monotonic() - began))
+
+    def _attempt_until_committed(self) -> Snapshot:
+        """The snapshot of the first attempt that succeeds. Raises like `run`."""
+        options = self._manifests.options
+        started = self._context.clock.monotonic()
+        while True:
+            snapshot = self._attempt()
+            if snapshot is not None:
+                return snapshot
+            waited_ms = (self._context.clock.monotonic() - started) * 1000
+            timeout_ms = options.commit_timeout_ms
+            if self._retries >= options.commit_max_retries or (timeout_ms is not None and waited_ms > timeout_ms):
+                self._clean_up()
+                raise Conflict(
+                    f"gave up committing to {self._manifests.paths.root} after {self._retries + 1} tries in "
+                    f"{waited_ms:.0f} ms: other commits were always faster; raise 'commit.max-retries', or commit less "
+                    "often"
+                )
+            self._wait(self._retries)
+            self._retries += 1
+
+    def _event(self, outcome: str, seconds: float) -> LakeCommit:
         """The metrics event of this commit, with the time it took in seconds."""
         table, kind = table_of(self._manifests.paths.root), self._request.kind.value.lower()
         if outcome != "committed" or self._delta is None:
@@ -157,29 +180,10 @@ class _Attempts:
             files,
         )
 
-    def run(self) -> Snapshot:
-        options = self._manifests.options
-        started = self._loop.clock.monotonic()
-        while True:
-            snapshot = self._attempt()
-            if snapshot is not None:
-                return snapshot
-            waited_ms = (self._loop.clock.monotonic() - started) * 1000
-            timeout_ms = options.commit_timeout_ms
-            if self._retries >= options.commit_max_retries or (timeout_ms is not None and waited_ms > timeout_ms):
-                self._clean_up()
-                raise Conflict(
-                    f"gave up committing to {self._manifests.paths.root} after {self._retries + 1} tries in "
-                    f"{waited_ms:.0f} ms: other commits were always faster; raise 'commit.max-retries', or commit less "
-                    "often"
-                )
-            self._wait(self._retries)
-            self._retries += 1
-
     def _wait(self, retries: int) -> None:
         options = self._manifests.options
         wait_ms = backoff(retries + 1, options.commit_min_retry_wait_ms, options.commit_max_retry_wait_ms)
-        self._loop.clock.sleep(wait_ms * (1 + self._loop.ids.uniform(0, _JITTER)) / 1000)
+        self._context.clock.sleep(wait_ms * (1 + self._context.ids.uniform(0, _JITTER)) / 1000)
 
     def _attempt(self) -> Snapshot | None:
         """Try once; return the new snapshot, or None if another commit was faster."""
@@ -219,7 +223,7 @@ class _Attempts:
         """Return `changes` if they can be applied to `latest`. Raises `Conflict` if not."""
         if latest is None:
             if any(e.kind is FileKind.DELETE for e in changes.files):
-                self._loop.checker.check([], changes, "no user", (), is_overwrite=True)
+                self._context.checker.check([], changes, "no user", (), is_overwrite=True)
             return changes
         discard = self._manifests.options.commit_discard_duplicate_files and self._request.kind is CommitKind.APPEND
         if not (self._request.check_conflicts or discard):
@@ -231,7 +235,7 @@ class _Attempts:
             changes = Changes([e for e in changes.files if e.identity not in live], changes.changelog, changes.index)
         index = self._manifests.read_index(latest.index_manifest) if changes.index else []
         is_overwrite = self._request.kind is CommitKind.OVERWRITE
-        self._loop.checker.check(base, changes, latest.commit_user, index, is_overwrite)
+        self._context.checker.check(base, changes, latest.commit_user, index, is_overwrite)
         return changes
 
     def _check_bucket_counts(self, latest: Snapshot, changes: Changes) -> None:
@@ -254,10 +258,10 @@ class _Attempts:
                 if partition in partitions:
                     counts.setdefault(partition, count)
         try:
-            self._loop.checker.check_bucket_counts(changes.files, counts)
+            self._context.checker.check_bucket_counts(changes.files, counts)
         except Conflict:
             live = self._manifests.live_files(latest, partitions)
-            self._loop.checker.check_bucket_counts([*live, *changes.files])
+            self._context.checker.check_bucket_counts([*live, *changes.files])
 
     # ---- preparing -------------------------------------------------------------------------------------------------
 
@@ -274,7 +278,7 @@ class _Attempts:
             entries = combine_index_files(self._manifests.schema, self._manifests.read_index(index), changes.index)
             index = base.index = self._manifests.write_index(entries)
         self._check_same_table()
-        schema_id = self._loop.schemas.latest().id
+        schema_id = self._context.schemas.latest().id
         delta_count = record_count(changes.files)
         if delta.files is None:
             raise StorageFailure("internal: a commit without a delta manifest list")
@@ -289,17 +293,17 @@ class _Attempts:
             changelog_manifest_list_size=delta.changelog and delta.changelog[1],
             changelog_record_count=record_count(changes.changelog) if changes.changelog else None,
             index_manifest=index,
-            commit_user=self._loop.user,
+            commit_user=self._context.user,
             commit_identifier=request.identifier,
             commit_kind=request.kind,
-            time_millis=self._loop.clock.now_ms(),
+            time_millis=self._context.clock.now_ms(),
             total_record_count=(0 if latest is None else latest.total_record_count) + delta_count,
             delta_record_count=delta_count,
             watermark=_later(request.watermark, None if latest is None else latest.watermark),
             statistics=request.statistics or self._inherited_statistics(latest, schema_id),
             properties=dict(request.properties) or None,
             next_row_id=None if latest is None else latest.next_row_id,
-            uuid=new_uuid(self._loop.ids),
+            uuid=new_uuid(self._context.ids),
             writer_version=WRITER_VERSION,
         )
 
@@ -388,9 +392,9 @@ class _Attempts:
                 if not is_there:
                     is_first = failure is None
                     # The checked state may have changed during the wait for another try or for the lock.
-                    has_waited = retry > 0 or self._loop.lock is not None
+                    has_waited = retry > 0 or self._context.lock is not None
                     checked = check if has_waited else None
-                    is_there = create_exclusively(self._snapshots.io, path, data, self._loop.lock, checked)
+                    is_there = create_exclusively(self._snapshots.io, path, data, self._context.lock, checked)
                 if not is_there:
                     existing = self._snapshots.find(snapshot.id)
                     if existing is not None and existing.uuid != snapshot.uuid:
