@@ -26,7 +26,7 @@ _OPTIONS = ("bootstrap_servers", "user", "password", "warehouse", "lakes", "lake
 
 
 class Plugin(BasePlugin):  # type: ignore[misc]  # dbt is not installed where types are checked
-    """What dbt-duckdb loads and stores by."""
+    """The plugin with which dbt-duckdb loads and stores."""
 
     def initialize(self, config: dict[str, Any]) -> None:
         """Connect to what the profile's `config` names. Raises `InvalidRequest` for unknown options."""

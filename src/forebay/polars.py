@@ -97,7 +97,7 @@ def _scan_of_name(
 
 
 class _IoSource:
-    """What Polars calls for the rows of a pinned scan."""
+    """The callback of Polars for the rows of a pinned scan."""
 
     def __init__(self, pinned: Scan) -> None:
         self._scan = pinned

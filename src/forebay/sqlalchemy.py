@@ -83,7 +83,7 @@ class ForebayDialect(default.DefaultDialect):
         return pool.QueuePool
 
     def create_connect_args(self, url: URL) -> tuple[list[Any], dict[str, Any]]:
-        """What ADBC needs for a URL."""
+        """Return the arguments of ADBC's `connect` for a URL."""
         query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
         tls = query.pop("tls", "false").lower()
         if tls not in ("true", "false"):

@@ -1,4 +1,4 @@
-"""What live tables and lake tables have in common for users: scans, filters, schemas, changes (docs/api.md).
+"""The vocabulary that live and lake tables share: scans, filters, schemas, changes (docs/api.md).
 
 Nothing here depends on a server or a lake. `forebay.client` and `forebay.paimon` build on it, so that terms mean the
 same on both sides.

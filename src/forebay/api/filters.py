@@ -116,7 +116,7 @@ class _Sql:
             raise InvalidRequest("the filter is nested too deeply; use forebay.col(...).is_in for long lists") from e
 
     def _pointed_at(self, error: dict[str, Any]) -> str:
-        """What is wrong, and at which word. The typo is often the word before that one."""
+        """Return the fault and the word where it is. The typo is often the word before that one."""
         at, why = error["highlight"] or "", error["description"]
         if why.startswith("Required keyword"):  # and the name of a class of sqlglot's
             why = "a value is missing"

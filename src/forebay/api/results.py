@@ -1,4 +1,4 @@
-"""What a write did."""
+"""The results of writes."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class RowReader(ArrowStream):
         return pa.RecordBatchReader.from_batches(self.schema, iter(self)).__arrow_c_stream__(requested_schema)
 
     def _described(self) -> str:
-        """What is read, for `repr`."""
+        """Return a description for `repr`."""
         return ""
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class RowReader(ArrowStream):
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """What to read of a table: column names (None: all), a filter, a row limit, and an earlier state (None: now)."""
+    """The parts of a read: column names (None: all), a filter, a row limit, and an earlier state (None: now)."""
 
     columns: Sequence[str] | None = None
     predicate: Any = None
@@ -258,7 +258,7 @@ class Scan(ArrowStream):
         return pa.RecordBatchReader.from_batches(self.schema, iter(self)).__arrow_c_stream__(requested_schema)
 
     def _described(self) -> str:
-        """What is read, for `repr`."""
+        """Return a description for `repr`."""
         return ""
 
     def __repr__(self) -> str:

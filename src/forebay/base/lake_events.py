@@ -1,4 +1,4 @@
-"""What this process does to lake tables, for those who count it: commits, compactions, expiry, removal of orphans.
+"""Events of lake tables in this process, for metrics: commits, compactions, expiry, removal of orphans.
 
 The engines that write lakes `tell`, whoever serves metrics listens (forebay.lake.metrics). Without a listener an event
 costs a look at an empty tuple. Events of workers in other processes are not heard here.

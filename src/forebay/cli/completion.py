@@ -20,7 +20,9 @@ class _Option(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """What can follow `forebay PATH...`: words (commands, actions, values of an argument), with their help; options."""
+    """The possible continuations of `forebay PATH...`: words (commands, actions, values of an argument), with their
+    help; options.
+    """
 
     path: tuple[str, ...]
     words: dict[str, str]

@@ -157,7 +157,7 @@ def _word(rest: str) -> str:
 
 
 def _behind(text: str, rest: str, words: str) -> str:
-    """What stands behind `words`, with which `rest` should begin. In them `n` is any number."""
+    """Return the text after `words`, with which `rest` should begin. In them `n` is any number."""
     for expected in words.split():
         word = _word(rest)
         if not (word.isdigit() if expected == "n" else word.upper() == expected):
@@ -276,7 +276,7 @@ _QUOTED = r"'(?:[^']|'')*'|`[^`]*`"
 
 
 def _parenthesized(text: str, start: int) -> tuple[str, str]:
-    """What is inside of the parenthesis that opens at `start`, and what is behind it."""
+    """Return the text in the parenthesis that opens at `start`, and the text after it."""
     depth = 0
     for match in re.finditer(rf"{_QUOTED}|\(|\)", text[start:]):
         depth += {"(": 1, ")": -1}.get(match[0], 0)

@@ -68,7 +68,9 @@ def _with_file_name(file: str, batches: Iterator[pa.RecordBatch], schema: pa.Sch
 
 
 def _with_place(file: str, fault: str, schema: pa.Schema | None) -> str:
-    """What Arrow says about a value, with the column's name and type, and in CSV the line of the first such value."""
+    """Return Arrow's message about a value with the column's name and type, and in CSV the line of the first such
+    value.
+    """
     match = re.search(r"Column\(/(.+?)\) changed from \w+ to (\w+) in row (\d+)$", fault)
     if match is not None and schema is not None and match[1] in schema.names:
         expected = sql_name(schema.field(match[1]).type)

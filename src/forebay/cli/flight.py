@@ -154,7 +154,7 @@ def _positive(option: str, value: int) -> int:
 
 
 def _connector(options: argparse.Namespace) -> Any:
-    """What connects as a user."""
+    """Return a function that connects as a user."""
     from forebay.client.connection import connect
 
     servers = options.bootstrap_servers or setting("bootstrap-servers")

@@ -179,7 +179,7 @@ def monitored(
     faults: Callable[[], list[str]],
     problems: Callable[[], list[str]],
 ) -> Monitoring:
-    """What serves them, as `add_metrics_arguments` has asked; see `Monitoring`."""
+    """Return the server of these metrics, as the arguments of `add_metrics_arguments` say; see `Monitoring`."""
     from forebay.base.monitoring import Monitoring
 
     monitoring = Monitoring(metrics, faults, problems)

@@ -235,7 +235,7 @@ def _serve(
 
 
 def _monitoring(connection: Connection, service: TieringService, options: argparse.Namespace) -> Monitoring | None:
-    """What serves metrics and health, if that is wanted."""
+    """Return the server of metrics and health, or None if no port was given."""
     if options.metrics_port is None:
         return None
     from forebay.client.metrics import collector

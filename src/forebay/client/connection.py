@@ -115,8 +115,8 @@ class Connection(Session):
         return sql_engine()(statement, self, warehouse, parameters=parameters, lakes=lakes, data=data)
 
     def metrics(self) -> dict[str, Any]:
-        """What this connection has done so far, as plain values: requests by API, batches of writers, fetches of
-        readers, lookups (docs/metrics.md). `forebay.metrics.collector` has the same for Prometheus.
+        """Counters of this connection as plain values: requests by API, batches of writers, fetches of readers, lookups
+        (docs/metrics.md). `forebay.metrics.collector` has the same for Prometheus.
         """
         from forebay.client.metrics import metrics_of
 

@@ -1,4 +1,4 @@
-"""What a connection counts while it works, for its metrics (forebay.client.metrics).
+"""Counters of a connection, for its metrics (forebay.client.metrics).
 
 Counting has to cost nothing that a program notices: no labels, no time that is not looked up anyway, and no lock beyond
 those that are held anyway. Each counter has one writer at a time: `CallCounter` belongs to a channel, where requests
@@ -98,7 +98,7 @@ class ReadCounters:
 
 
 class ClientCounters:
-    """What a connection has counted, but for the requests of open channels."""
+    """Counters of a connection, without the requests of open channels."""
 
     def __init__(self) -> None:
         self.lock = threads.lock()

@@ -38,7 +38,7 @@ _TABLE = ("client_id", "database", "table")
 
 
 def metrics_of(session: Session) -> dict[str, Any]:
-    """What a connection has counted, as plain values: see `Connection.metrics`."""
+    """Return the counters of a connection as plain values: see `Connection.metrics`."""
     calls, in_flight, channels = session.cluster.calls()
     counters, now = session.cluster.counters, session.clock.monotonic()
     writes = counters.writes

@@ -1,4 +1,4 @@
-"""What is read of a table's rows: which columns, in which order, with which filter and Arrow schema.
+"""The part of a table's rows that a read requests: which columns, in which order, with which filter and Arrow schema.
 
 The user-facing schema differs from the stored one only in that TIMESTAMP_LTZ columns have the zone UTC. Converting
 between them is zero-copy.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RowView:
-    """What is read of a table's rows: columns, and a filter on any columns, which is bound to the table's schema.
+    """The columns to read of a table's rows, and a filter on any columns, which is bound to the table's schema.
 
     `columns` (None: all) are the result columns, in their order. `read` are the columns that have to be read for these
     and for the filter, in the table's order. A view is made where a read begins, and passed to everything that plans or

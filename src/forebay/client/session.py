@@ -1,4 +1,4 @@
-"""What every part of the client needs of a connection: its settings, its cluster, and its lifecycle.
+"""The state that all parts of the client share: a connection's settings, its cluster, and its lifecycle.
 
 A `Connection` is a session with the user-facing methods. The parts below it (scans, readers, writers, lookups, the
 admin) take a `Session`, so that they do not depend on these.

@@ -142,7 +142,7 @@ def _lag(console: Console, path: TablePath | None) -> dict[str, Any]:
 
 
 def _lag_alone(console: Console, words: Sequence[str], page_token: str | None, limit: int) -> dict[str, Any]:
-    """As `tiering`, of a cluster that tells nothing of its rounds."""
+    """Return the rounds, as `tiering` does, for a cluster that does not report them."""
     paths = console.remembered("lake tables", _NAMES_SECONDS, lambda: lake_tables(console.conn))
     matches = [path for path in paths if all(word in str(path).lower() for word in words)]
     page, following = page_of(matches, page_token, limit)
@@ -265,8 +265,9 @@ def lake(console: Console, database: str, table: str, *, lake: str | None = None
 
 
 def _warnings(console: Console, path: TablePath) -> list[str]:
-    """What is wrong between a live table and its lake table: that others have rolled it back, which rows are lost, and
-    what can be done."""
+    """Return what is wrong between a live table and its lake table: that others have rolled it back, which rows are
+    lost, and what can be done.
+    """
 
     def describe() -> list[str]:
         try:
@@ -409,7 +410,7 @@ def lake_tags(
 def lake_compaction(
     console: Console, database: str, table: str, *, lake: str | None = None, full: bool = False
 ) -> dict[str, Any]:
-    """What a compaction would rewrite now: totals, and the buckets with most to do."""
+    """Return what a compaction would rewrite now: totals, and the buckets with most to do."""
     health = _health(console, database, table, lake)
     snapshot = health.latest()
     if snapshot is None:

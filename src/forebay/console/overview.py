@@ -1,4 +1,4 @@
-"""What a server does now: rates, times of requests, disk, memory, and how far lakes are behind."""
+"""The overview: rates, times of requests, disk, memory, and the lag of lakes."""
 
 from __future__ import annotations
 

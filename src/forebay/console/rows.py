@@ -330,8 +330,8 @@ _BEHIND_ROWS = 100_000
 
 
 class LiveTail:
-    """What is written to a table from now on. It holds no more rows than one answer has; what comes faster is counted,
-    and a tail that falls behind goes on at the end.
+    """The rows that are written to a table from now on. It holds no more rows than one answer has; what comes faster is
+    counted, and a tail that falls behind continues at the end.
     """
 
     def __init__(

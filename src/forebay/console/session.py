@@ -1,4 +1,4 @@
-"""What a running console holds: the connection, the lakes, workers for requests that wait, and remembered answers."""
+"""The state of a running console: the connection, the lakes, workers for requests that wait, and cached answers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Console:
         return list(self._parts.map(function, items))
 
     def remembered(self, key: Any, seconds: float, make: Callable[[], R]) -> R:
-        """What `make` returned for `key` at most `seconds` ago; otherwise it is called."""
+        """Return the result that `make` returned for `key` at most `seconds` ago; otherwise call it."""
         now = self.clock.monotonic()
         with self._lock:
             made_at, value = self._answers.get(key, (float("-inf"), None))
@@ -152,7 +152,7 @@ class Console:
         return self.remembered(("cursor", token), _CURSOR_SECONDS, _no_cursor)
 
     def sampled(self, seconds: float, describe: Callable[[], ServerDescription]) -> ServerDescription:
-        """What the server does now, or at most `seconds` ago; earlier ones are kept for rates (`samples`)."""
+        """Return the server's state, at most `seconds` old; earlier ones are kept for rates (`samples`)."""
         with self._lock:
             newest, sampled_at = (self._samples[-1], self._sampled) if self._samples else (None, float("-inf"))
         now = self.clock.monotonic()
@@ -169,12 +169,13 @@ class Console:
         return description
 
     def samples(self) -> list[ServerDescription]:
-        """What the server did in the last minutes in which this was asked for, the oldest first."""
+        """Return the server's states of the last minutes in which they were requested, the oldest first."""
         with self._lock:
             return list(self._samples)
 
     def read_once(self, key: Any, read: Callable[[], R]) -> R:
-        """What `read` returned for `key`, for as long as there is room. Requests at the same time read once, together.
+        """Return the result of `read` for `key`, which is cached as long as there is room. Requests at the same time
+        read once, together.
 
         For a few large values that never change: the files of a snapshot.
         """

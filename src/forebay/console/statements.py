@@ -42,7 +42,7 @@ def run(console: Console, execution: Execution, *, statement: str, limit: int = 
 
 
 def new_execution(console: Console) -> Execution:
-    """What runs a visitor's statement."""
+    """Return the execution of a visitor's statement."""
     settings = {"memory_limit": "1GB", "threads": "2", "temp_directory": "", **CLOSED_IN}
     return SqlDatabase(console.conn, console.warehouses).execution(settings=settings)
 

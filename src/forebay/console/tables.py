@@ -93,7 +93,7 @@ def _line(console: Console, path: TablePath) -> tuple[dict[str, Any], list[str]]
 
 
 class Figures:
-    """What is known of a table's buckets (of some of them), by a few requests to the servers that have them."""
+    """Figures of a table's buckets (of some of them), by a few requests to the servers that have them."""
 
     def __init__(self) -> None:
         self.missing: list[str] = []

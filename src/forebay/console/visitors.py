@@ -124,7 +124,7 @@ class Visitors:
 
     @property
     def needs(self) -> str | None:
-        """What a visitor has to give: `TOKEN`, `PASSWORD`, or None."""
+        """The secret that a visitor has to give: `TOKEN`, `PASSWORD`, or None."""
         if self.shared is None:
             return PASSWORD
         return None if self.token is None else TOKEN

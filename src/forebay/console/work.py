@@ -1,4 +1,4 @@
-"""What is under way: rounds, tasks, transactions, scans, table snapshots and their leases, clients."""
+"""Work under way: rounds, tasks, transactions, scans, table snapshots and their leases, clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ELSEWHERE = (
 
 
 def jobs(console: Console) -> dict[str, Any]:
-    """What works now: rounds of tiering, tasks of this console, transactions under way."""
+    """Return the work under way: rounds of tiering, tasks of this console, transactions."""
     tasks = [task_line(task) for task in console.tasks.all()]
     try:
         transactions = _described(console, "transactions", 0, _SHOWN)

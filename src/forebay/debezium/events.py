@@ -40,7 +40,7 @@ class EventRow(NamedTuple):
 
 
 class Fault(Exception):
-    """What is wrong with a text."""
+    """A fault of a text, and where it is."""
 
 
 def parsed(text: bytes, what: str) -> Any:

@@ -135,7 +135,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
     # ---- calls ------------------------------------------------------------------------------------------------------
 
     def get_flight_info(self, context: Any, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
-        """What a command returns, and the ticket for it."""
+        """Return the schema of a command's result, and the ticket for it."""
         with _answering():
             session = _session(context)
             message = read_command(_command_of(descriptor))

@@ -26,7 +26,7 @@ from forebay.query.run import CLOSED_IN, Description, Execution
 
 @dataclass(frozen=True)
 class Limits:
-    """What an endpoint holds at a time."""
+    """The maximum numbers that an endpoint holds at a time."""
 
     queries_max: int = 8
     query_seconds: float = 3600.0

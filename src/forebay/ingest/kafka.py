@@ -63,7 +63,7 @@ class Ending(Protocol):
 
 @dataclass
 class KafkaSource:
-    """What to read: a topic, and how its messages are to be understood."""
+    """The source of a job: a topic, and how its messages are read."""
 
     servers: str
     topic: str
@@ -86,7 +86,7 @@ class Handling:
 
 @dataclass
 class Ingested:
-    """What the job has done since it began."""
+    """The progress of a job since it began."""
 
     rows: int = 0
     wrong: int = 0

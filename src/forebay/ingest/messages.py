@@ -38,7 +38,7 @@ class RowRun(NamedTuple):
 
 @dataclass
 class MessageRows:
-    """What messages say: rows in their order, and what is wrong with the others."""
+    """The rows of messages in their order, and the faults of the others."""
 
     messages: Sequence[Message]
     rows: list[EventRow]

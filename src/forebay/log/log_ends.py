@@ -126,7 +126,7 @@ class EndMarks(Protocol):
         ...
 
     def lower(self, end: int) -> None:
-        """As `begin`, durably: before the log is cut to `end`. Raises `StorageFailure`."""
+        """Lower the end durably, before the log is cut to `end`. Raises `StorageFailure`."""
         ...
 
 
@@ -174,7 +174,7 @@ class BucketMarks:
 
 
 class StoredEnds(NamedTuple):
-    """What the files of a data directory say."""
+    """The content of the files of a data directory."""
 
     marks: dict[TableBucket, StoredMarks]
     problems: list[tuple[str, str]]

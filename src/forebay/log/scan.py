@@ -75,7 +75,7 @@ def scan_headers(
 def scan_batches(
     reader: PositionalReader, position: int, end: int, offset: int, window_bytes: int
 ) -> Iterator[tuple[int, LogBatchHeader]]:
-    """Like `scan_headers`, but also verify the checksum of every batch."""
+    """Yield the header of every batch with its position, after verifying the batch's checksum; see `scan_headers`."""
     window = b""
     window_start = window_end = position
     while position < end:

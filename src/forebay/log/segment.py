@@ -263,7 +263,7 @@ ProgressCallback = Callable[[int], None]
 
 
 class SegmentView(NamedTuple):
-    """What of a segment is published: its first `size` bytes, which hold the offsets below `next_offset`."""
+    """The published part of a segment: its first `size` bytes, which hold the offsets below `next_offset`."""
 
     size: int
     next_offset: int

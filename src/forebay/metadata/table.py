@@ -270,7 +270,7 @@ class TableDescriptor:
 
     @cached_property
     def delete_behavior(self) -> str:
-        """What a table does with deletes: 'allow', 'ignore' or 'disable'. Tables with a merge engine ignore them."""
+        """Return how a table treats deletes: 'allow', 'ignore' or 'disable'. Tables with a merge engine ignore them."""
         if self.merge_engine is not None and "table.delete.behavior" not in self.properties:
             return "ignore"
         behavior: str = self.option("table.delete.behavior")

@@ -39,7 +39,7 @@ from forebay.protocol.messages import Message
 
 
 class ServerRole(IntEnum):
-    """What a server answers as; the numbers are `server_type` of the protocol."""
+    """The role in which a server answers; the numbers are `server_type` of the protocol."""
 
     COORDINATOR = 1
     TABLET = 2
@@ -123,7 +123,7 @@ class ApiKey(IntEnum):
 
     @property
     def fluss_name(self) -> str:
-        """As Fluss's metrics name it: produceLog."""
+        """The name in Fluss's metrics, such as produceLog."""
         first, *rest = self.name.lower().split("_")
         return first + "".join(word.capitalize() for word in rest)
 

@@ -46,7 +46,7 @@ class ClientHandshake:
         return self._connection.state is State.READY
 
     def start(self) -> list[Buffer]:
-        """What to send first."""
+        """Return the bytes to send first."""
         name, version = self._software
         request = pb.ApiVersionsRequest(client_software_name=name, client_software_version=version)
         return self._connection.send_request(ApiKey.API_VERSIONS, request).buffers

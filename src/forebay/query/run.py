@@ -95,7 +95,7 @@ class SqlDatabase:
         settings: Mapping[str, str] | None = None,
         namespace: Namespace = (None, None),
     ) -> Execution:
-        """What runs one statement, or describes it.
+        """Return an execution, which runs or describes one statement.
 
         `data` are Arrow tables and readers to join with, by name; `settings` are DuckDB's; `namespace` has the catalog
         and the database of names that have none.
@@ -121,8 +121,9 @@ _ROWS = pa.schema([("rows", pa.int64())])
 
 @dataclass(frozen=True)
 class Description:
-    """What a statement returns and takes. The types of parameters are those of the columns that they are compared with
-    or written to, and else strings."""
+    """The columns that a statement returns and the parameters that it takes. The types of parameters are those of the
+    columns that they are compared with or written to, and else strings.
+    """
 
     schema: pa.Schema
     parameters: pa.Schema
@@ -168,7 +169,9 @@ class Execution:
         raise AssertionError("unreachable")
 
     def describe(self, text: str, parameters: Sequence[Any] = ()) -> Description:
-        """What it returns and takes, without reading any row. Parameters that are not given are null."""
+        """Return the columns and parameters of a statement without reading any row. Parameters that are not given are
+        null.
+        """
         try:
             return self._explained(lambda: self._describe(text, parameters))
         finally:

@@ -1,4 +1,4 @@
-"""What an SQL statement is, by DuckDB's own parser, which gives the tree of a SELECT as JSON."""
+"""The kind and parts of an SQL statement, by DuckDB's own parser, which returns the tree of a SELECT as JSON."""
 
 from __future__ import annotations
 

@@ -225,7 +225,9 @@ class ServerContext:
         return bool(self._opening)
 
     def begin_if_open(self, bucket: TableBucket) -> BucketReplica | None:
-        """As `begin`, where the bucket is open and nothing waits for it. Raises as `begin` does."""
+        """Return the replica as `begin` does if the bucket is open and nothing waits for it, otherwise None. Raises as
+        `begin`.
+        """
         if bucket in self._opening:
             return None
         opened = self.replicas.begin_if_open(bucket)

@@ -1,4 +1,4 @@
-"""What a server counts while it works, for its metrics: requests by API, syncs, groups, rows and bytes of tables.
+"""Counters of a server, for its metrics: requests by API, syncs, groups, rows and bytes of tables.
 
 Requests that take long or fail for a reason of the server's are logged here, too, and all of them at level DEBUG. A
 request is named by the address of its client's end of the connection and its number there, which the client knows as
@@ -114,7 +114,7 @@ class ServerCounters:
 
 
 class BucketCounters:
-    """What was written to a bucket and read from its log since it was opened."""
+    """Counters of a bucket since it was opened: bytes and rows written, and read from its log."""
 
     __slots__ = ("bytes_in", "bytes_out", "first_offset")
 

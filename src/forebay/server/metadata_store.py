@@ -342,7 +342,7 @@ class MetadataStore:
                 _put(sql, "log_epoch_starts", table_id, partition, bucket, number, offset)
 
     def place(self) -> str | None:
-        """What was stored of the place where the data directory is, if anything was."""
+        """The stored place of the data directory, or None."""
         with self._lock:
             row = self._connection.execute("SELECT value FROM settings WHERE key = 'place'").fetchone()
         return None if row is None else row[0]

@@ -427,7 +427,7 @@ class ReadingRules(LakeContractBase):
         assert len(reader.order.comparable(pa.RecordBatch.from_pydict({"id": pa.array([], pa.int32())}))) == 0
 
     def test_a_sorted_reader_filters_the_newest_versions(self, storage: LakeStorage) -> None:
-        """As for an unsorted read, a filter does not return an older row of a key."""
+        """A filter of a sorted read does not return an older row of a key, as in an unsorted read."""
         table = self.keyed_table(storage, buckets=1)
         table.upsert(*people(1, 2, 3, name="old"))
         table.upsert(*people(2, name="new"))

@@ -1,4 +1,4 @@
-"""What a union read does when the lake does not have the snapshot that the cluster names.
+"""Union reads whose lake snapshot is gone: the lake does not have the snapshot that the cluster names.
 
 The cluster names the newest tiering snapshot, by its id and the name of its offsets. Another process may expire it,
 because to it this is just another old snapshot: for example a compaction job that keeps only its own. Or others roll

@@ -108,7 +108,7 @@ class KeyHistory:
                     )
 
     def lake(self, count: int) -> Iterator[KeyEvent]:
-        """What the newest `count` lake snapshots have, where it differs from the one before."""
+        """Yield the versions of the key in the newest `count` lake snapshots, where they differ from the one before."""
         table = self._table
         if not table.info.lake_enabled:
             return

@@ -102,7 +102,7 @@ PieceKind = Literal["lake", "overridden", "log", "lookup", "server"]
 
 @dataclass(frozen=True)
 class PlanPiece:
-    """What a plan reads of one bucket.
+    """The part of a plan that concerns one bucket.
 
     `kind`: the "lake" alone, the lake "overridden" by the log, the "log" alone, keys to "lookup", or the current rows
     of the "server". `bucket` is `UNAWARE_BUCKET` where lake files are of all buckets. The log is read from `start` to

@@ -1,4 +1,4 @@
-"""What one task reads of a table, of lake and stream: small values that pickle, and have a form in bytes.
+"""The work of one task, of lake and stream: small values that pickle, and have a form in bytes.
 
 Union reads, Spark's tasks and the reads that Spark's executors do themselves all describe their work by these:
 

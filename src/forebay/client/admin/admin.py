@@ -105,7 +105,8 @@ class ClusterAdmin:
     def describe_server(
         self, listed: ServerList | None = None, *, skip: int = 0, limit: int = 100
     ) -> ServerDescription:
-        """What the server does now: counters, and a page of one list, of up to 1,000 `items` after `skip` others.
+        """Return the server's present state: counters, and a page of one list, of up to 1,000 `items` after `skip`
+        others.
 
         Lists are "connections", "scans", "table_snapshots", "transactions" (under way first) and "tiering" (tables with
         a lake). Raises `UnsupportedOperation` on clusters that do not describe their servers (Apache Fluss).

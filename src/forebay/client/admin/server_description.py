@@ -1,4 +1,4 @@
-"""What a Forebay server does now: `Admin.describe_server`.
+"""The present state of a Forebay server: `Admin.describe_server`.
 
 Nouns: a *description* has counters that grow from the server's start on. Rates and quantiles of a time are those
 between two descriptions (`ServerDescription.since`), or since the start.
@@ -43,7 +43,7 @@ class Timings:
         return quantile(share, self.counts, self.bounds) if self.count else None
 
     def since(self, before: Timings | None) -> Timings:
-        """Those that came after an earlier state."""
+        """Return the times that were added after an earlier state."""
         if before is None or before.bounds != self.bounds:
             return self
         counts = tuple(max(now - then, 0) for now, then in zip(self.counts, before.counts, strict=True))
@@ -59,7 +59,7 @@ class ApiLoad:
     errors: int
 
     def since(self, before: ApiLoad | None) -> ApiLoad:
-        """Those that came after an earlier state."""
+        """Return the requests that were added after an earlier state."""
         if before is None:
             return self
         return ApiLoad(
@@ -130,8 +130,8 @@ class DamagedBucket:
 
 @dataclass(frozen=True)
 class ServerDescription:
-    """What a server does now. `apis` are by Fluss's names of requests; `items` are those of the requested list, and
-    `total` is the length of the whole list. Values that are not known are None.
+    """The present state of a server. `apis` are by Fluss's names of requests; `items` are those of the requested list,
+    and `total` is the length of the whole list. Unknown values are None.
     """
 
     started: dt.datetime
@@ -196,7 +196,7 @@ class ServerDescription:
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """What a server did in some `seconds`: requests by API, syncs, and rates of records and bytes a second."""
+    """The load of a server over some `seconds`: requests by API, syncs, and rates of records and bytes a second."""
 
     seconds: float
     apis: Mapping[str, ApiLoad]

@@ -91,7 +91,7 @@ class CachedLookup:
             self._clears += 1
 
     def find(self, keys: Any, missing: Missing = "null") -> pa.Table:
-        """As `Lookup.find`."""
+        """Return the rows; see `Lookup.find`."""
         check_missing(missing)
         key_table = key_rows(keys, self._keys, str(self._info.path))
         schema = self._info.schema

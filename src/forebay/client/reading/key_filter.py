@@ -66,7 +66,7 @@ class Keys:
         return len(self.encoded)
 
     def of_rows(self, flags: pa.BooleanArray) -> Keys:
-        """Those that `flags` is true for."""
+        """Return the keys for which `flags` is true."""
         indices = np.flatnonzero(flags.to_numpy(zero_copy_only=False))
         rows = self.rows.filter(flags)
         return Keys(rows, [self.encoded[i] for i in indices.tolist()], self.buckets[indices])
@@ -74,7 +74,7 @@ class Keys:
 
 @dataclass(frozen=True, eq=False)
 class KeyFilter:
-    """What a filter says about the keys of rows that match it; see the module."""
+    """The keys, buckets and partitions that a filter allows; see the module."""
 
     info: TableInfo
     bound: BoundPredicate
@@ -83,7 +83,7 @@ class KeyFilter:
 
     @classmethod
     def of(cls, view: RowView) -> KeyFilter | None:
-        """What the filter of `view` fixes; None if it does not restrict keys, buckets or partitions."""
+        """Return the keys that the filter of `view` fixes; None if it does not restrict keys, buckets or partitions."""
         info, bound = view.info, view.bound
         if bound is None or not may_fix_keys(view):
             return None
@@ -115,7 +115,7 @@ class KeyFilter:
         return tuple(part for part in _parts_on(self.bound, self.info.schema.primary_key) if part not in apart)
 
     def partitions(self, partitions: Iterable[PartitionInfo]) -> list[PartitionInfo]:
-        """Those of `partitions` that can have matching rows."""
+        """Return the partitions that can have matching rows."""
         return [partition for partition in partitions if self._covers(partition)]
 
     def _covers(self, partition: PartitionInfo) -> bool:
@@ -285,7 +285,7 @@ def _parts_on(bound: BoundPredicate, names: Sequence[str]) -> tuple[BoundPredica
 
 
 def possible_buckets(view: RowView, buckets: Sequence[TableBucket]) -> Sequence[TableBucket]:
-    """Those of `buckets` that can have rows which match, by the bucket keys that the filter fixes."""
+    """Return the buckets that can have matching rows, by the bucket keys that the filter fixes."""
     key_filter = KeyFilter.of(view)
     numbers = None if key_filter is None else key_filter.numbers
     return buckets if numbers is None else [bucket for bucket in buckets if bucket.bucket in numbers]

@@ -56,7 +56,7 @@ def plan_keys(
     partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
     buckets: Iterable[int | TableBucket] | None = None,
 ) -> KeyPlan | None:
-    """What to read of `buckets` (None: all); None if the filter fixes neither keys nor buckets nor partitions.
+    """Return the plan for `buckets` (None: all); None if the filter fixes neither keys nor buckets nor partitions.
 
     Sends no request if the filter cannot match. Raises what `plan_buckets` does.
     """
@@ -80,7 +80,7 @@ def _are_exact(buckets: Sequence[Any]) -> bool:
 
 
 def choose(key_filter: KeyFilter, buckets: Sequence[TableBucket], partitions: Sequence[PartitionInfo]) -> KeyPlan:
-    """What to read of `buckets`. Of those in unknown partitions it reads all that the keys can be in."""
+    """Return the plan for `buckets`. In unknown partitions it reads all buckets that can have the keys."""
     by_id: dict[int | None, PartitionInfo] = {partition.partition_id: partition for partition in partitions}
     covered = {partition.partition_id for partition in key_filter.partitions(partitions)}
     selected = [

@@ -29,7 +29,7 @@ GONE = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
 
 
 class PinnedRows(Protocol):
-    """What a cursor needs of its `TableSnapshot`."""
+    """The methods of a `TableSnapshot` that a cursor needs."""
 
     connection: Session
     info: TableInfo

@@ -17,7 +17,7 @@ from forebay.metadata.table import TableBucket
 
 
 class Pinned(snapshot_cursor.PinnedRows, Protocol):
-    """What a scan needs of its `TableSnapshot`."""
+    """The methods of a `TableSnapshot` that a scan needs."""
 
     @property
     def is_exact(self) -> bool: ...

@@ -135,7 +135,7 @@ class _KeyedScan(BucketedScan):
         return super()._key_plan() if plan is None else plan
 
     def _narrow_plan(self, request: ScanRequest) -> KeyPlan | None:
-        """What the filter leaves of `request`; None if it fixes nothing."""
+        """Return the plan that the filter of `request` allows; None if it fixes nothing."""
         if not may_fix_keys(self._view):
             return None
         from forebay.client.reading.key_plan import plan_keys

@@ -194,7 +194,7 @@ NOT_WRITTEN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """What the batches of one request have in common."""
+    """The common properties of the batches of one request."""
 
     path: TablePath
     table_id: int
@@ -346,7 +346,7 @@ class WriteTracker:
             return self._condition.wait_for(lambda: min(self._under_way, default=last + 1) > last, timeout)
 
     def result(self) -> WriteResult:
-        """What has been written so far."""
+        """The rows written so far."""
         with self._condition:
             return WriteResult(self._rows, self._batches, dict(self._end_offsets))
 

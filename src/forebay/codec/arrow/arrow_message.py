@@ -88,7 +88,7 @@ _BUFFERS = {"FIXED": 2, "BOOLEAN": 2, "VARIABLE": 3, "LIST": 2, "STRUCT": 1}
 
 
 class MessageCodec:
-    """What a list of columns compiles to. Stateless and thread-safe; get one from `message_codec`."""
+    """The compiled form of a list of columns. Stateless and thread-safe; get one from `message_codec`."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self.columns = tuple(columns)

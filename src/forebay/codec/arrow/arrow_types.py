@@ -153,7 +153,7 @@ def sql_name(t: pa.DataType) -> str:
 
 
 def sql_fault(error: Exception, t: pa.DataType) -> str:
-    """What Arrow says of a value that is none of type `t`, with the type's SQL name."""
+    """Return Arrow's message about a value that does not fit type `t`, with the type's SQL name."""
     return str(error).replace(f"of type {t}", f"of type {sql_name(t)}")
 
 

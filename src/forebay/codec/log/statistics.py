@@ -154,7 +154,7 @@ class _Block:
 
 
 def _reader(t: DataType) -> _Reader:
-    """What reads a bound of type `t` from (view, where its row begins, where its slot begins in the row)."""
+    """Return the reader of a bound of type `t`, by (view, start of the row, start of its slot in the row)."""
     if not is_supported(t):
         return _no_bound
     if t.root in PLAIN_SLOTS:
@@ -187,7 +187,7 @@ def _read_text(view: memoryview, row: int, at: int) -> str:
 
 
 def _no_bound(view: memoryview, row: int, at: int) -> None:
-    """What a column of a type without bounds has, whatever its slot says."""
+    """Return None: a column of a type without bounds has none, whatever its slot contains."""
 
 
 def parse_statistics(data: Buffer, schema: Schema | Sequence[Column]) -> BatchStatistics | None:

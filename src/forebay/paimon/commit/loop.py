@@ -99,7 +99,7 @@ class _Base:
 
 
 class CommitContext:
-    """What all commits of one user to a table share: the table's files, the lock, and the check for conflicts."""
+    """State that all commits of one user to a table share: its files, the lock, and the check for conflicts."""
 
     def __init__(self, table: TableContext, user: str, lock: CommitGuard | None) -> None:
         self.snapshots, self.manifests = table.snapshots, table.manifests

@@ -168,7 +168,7 @@ class WriteScheduler:
             wakes.release()
 
     def rejoin(self, write: Callable[[], None], size: int) -> None:
-        """As `join`, but called by a `write`: its thread continues with the next waiting queue."""
+        """Queue a `write` again from within it: its thread continues with the next waiting queue."""
         with self._lock:
             self._append(write, size)
 

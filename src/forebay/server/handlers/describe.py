@@ -1,4 +1,4 @@
-"""What the server does now: counters, and lists of what is open, a page at a time.
+"""The server's present state: counters, and lists of what is open, a page at a time.
 
 A Forebay extension of the protocol, with its own API key (docs/protocol.md). Whoever may connect may ask. The answer
 takes time in proportion to tables, open buckets and the items of one page, most of it in a thread.
@@ -160,7 +160,7 @@ def _add_connections(
 
 
 def _client_of(connection: ConnectionDescription) -> tuple[str | None, str | None]:
-    """What the client calls itself, and its version."""
+    """Return the name that the client has given itself, and its version."""
     if not connection.greeting:
         return None, None
     try:

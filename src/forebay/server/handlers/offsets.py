@@ -118,7 +118,7 @@ _Parked = dict[TableBucket, tuple[ParkedBucket, int]]
 
 
 def _parked(replicas: ReplicaManager, buckets: list[TableBucket]) -> _Parked:
-    """Those buckets that were parked with all records visible, each with its end."""
+    """Return the buckets that were parked with all records visible, each with its end."""
     with_ends: _Parked = {}
     for bucket in buckets:
         parked = replicas.parked(bucket)

@@ -1,1 +1,1 @@
-"""What a server does by the clock: partitions that come and go, logs that expire."""
+"""Work that a server does by the clock: partitions are created and dropped, logs expire."""

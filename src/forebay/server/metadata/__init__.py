@@ -1,1 +1,1 @@
-"""What exists: databases, tables and partitions, their rules, and the store that keeps them."""
+"""Databases, tables and partitions: their rules, and the store that keeps them."""

@@ -87,7 +87,7 @@ _CODECS_MAX = 64
 
 
 class TransactionState(IntEnum):
-    """What has become of a transaction; the numbers are those of the protocol and of the metadata store."""
+    """The state of a transaction; the numbers are those of the protocol and of the metadata store."""
 
     OPEN = 0
     DECIDED = 1
@@ -632,7 +632,7 @@ class TransactionManager:
     def _work_of(
         self, transaction: _Transaction, attempts: Sequence[str] | None = None
     ) -> dict[TableBucket, list[_DecidedBatch]]:
-        """What a transaction writes to each bucket, in order."""
+        """Return the batches that a transaction writes to each bucket, in order."""
         stages = self._stages_of(transaction)
         work: dict[TableBucket, list[_DecidedBatch]] = {}
         for attempt in transaction.stored.attempts if attempts is None else attempts:

@@ -53,7 +53,7 @@ class StagedBatch(NamedTuple):
 
 
 class Stage:
-    """What is known of one attempt's file."""
+    """The state of one attempt's file."""
 
     __slots__ = ("entries", "is_finished", "path", "requests", "size_bytes")
 
@@ -243,7 +243,9 @@ class StageFiles:
         return bytearray(data)
 
     def _settle(self, path: str) -> None:
-        """What the page cache holds may be on the disk, or not: written back and dropped, it is read from there."""
+        """Write back and drop the pages of the page cache, which may be on the disk or not, so that later reads come
+        from the disk.
+        """
         file = self._fs.open_append(path)
         file.sync()
         file.close()

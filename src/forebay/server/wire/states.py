@@ -70,7 +70,7 @@ class Reading(enum.IntEnum):
 
 
 class ConnectionEvent(enum.IntEnum):
-    """What happens to a connection."""
+    """An event of a connection."""
 
     JOIN = 0
     """It joins the fair queue."""
@@ -94,7 +94,7 @@ class ConnectionEvent(enum.IntEnum):
 
 
 class ReadingEvent(enum.IntEnum):
-    """What changes whether the bytes of a connection are read."""
+    """An event that changes whether the bytes of a connection are read."""
 
     PAUSE = 0
     RESUME = 1

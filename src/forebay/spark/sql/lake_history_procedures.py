@@ -103,8 +103,9 @@ def expire_partitions(
 
 
 def _partition_text(table: Table, partition: Mapping[str, Any]) -> str:
-    """As its directory is called, and as Paimon says it: a DATE is its number of days, but with the option
-    `partition.legacy-name` = false."""
+    """Return the partition as its directory is named, and as Paimon displays it: a DATE is its number of days, except
+    with the option `partition.legacy-name` = false.
+    """
     fields, o = table.schema.partition_fields, table.context.options
     values = [partition[f.name] for f in fields]
     names = partition_spec(fields, values, o.partition_default_name, o.partition_legacy_name)

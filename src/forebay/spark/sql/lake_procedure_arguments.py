@@ -1,4 +1,4 @@
-"""What procedures of Paimon tables share: how tables, partitions, times and options are named in a CALL.
+"""Arguments that the procedures of Paimon tables share: tables, partitions, times and options in a CALL.
 
 The spelling is that of Paimon's own procedures. Every error names the argument that is wrong. A text without a
 character counts as left out.

@@ -130,7 +130,9 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
     # ---- end of a batch ---------------------------------------------------------------------------------------------
 
     def next_offset(self, start: PaimonOffset, limits: StreamLimits) -> PaimonOffset:
-        """As `StreamPlanner.next_offset`; of a stream whose table was empty so far, where it begins."""
+        """Return the end of the next micro-batch, see `StreamPlanner.next_offset`. A stream whose table was empty so
+        far returns its beginning.
+        """
         if start.is_settled:
             return super().next_offset(start, limits)
         self._check(start)
