@@ -394,14 +394,11 @@ class PaimonLakeSource(LakeSource):
         """A reader of the projected columns, followed by those of `keys` that are not projected: the same each time."""
         reader = self._readers.get(tuple(keys))
         if reader is None:
-            reader = self._readers[tuple(keys)] = self._new_reader(keys)
+            columns = None if self.paths is None else [self._dotted(path) for path in self.paths]
+            if columns is not None:
+                columns += [key for key in keys if key not in columns]
+            reader = self._readers[tuple(keys)] = SplitReader(self.table, columns, self.scan_filter)
         return reader
-
-    def _new_reader(self, keys: Sequence[str]) -> SplitReader:
-        columns = None if self.paths is None else [self._dotted(path) for path in self.paths]
-        if columns is not None:
-            columns += [key for key in keys if key not in columns]
-        return SplitReader(self.table, columns, self.scan_filter)
 
     def _dotted(self, path: Sequence[int]) -> str:
         """A path as the engine writes it: `column.field.field`."""

@@ -53,8 +53,9 @@ def evolve(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
     if not array.type.equals(storage):
         array = array.cast(storage, safe=False)
     if same_type(source, target):
+        # Equal types may differ in the names or nullability of nested fields.
         target_arrow = arrow_type(target)
-        return array if array.type.equals(target_arrow) else _relabel(array, target_arrow)
+        return array if array.type.equals(target_arrow) else array.cast(target_arrow, safe=False)
     if source.root is not target.root or not source.is_nested:
         return _cast_plain(array, source, target)
     match source.root:
@@ -91,11 +92,6 @@ def evolve_exactly(array: pa.Array, source: DataType, target: DataType) -> pa.Ar
         same = np.array_equal(_plain(back), _plain(array), equal_nan=True)
         return converted if same else None
     return None
-
-
-def _relabel(array: pa.Array, target_arrow: pa.DataType) -> pa.Array:
-    """The same values with a type that differs in the names or nullability of nested fields."""
-    return array.cast(target_arrow, safe=False)
 
 
 def _with_children(array: pa.Array, target_arrow: pa.DataType, values: pa.Array) -> pa.Array:
@@ -164,7 +160,9 @@ def _temporal(a: TypeRoot, b: TypeRoot) -> _Cast | None:
     if a is _R.DATE and b in _TIMESTAMPS:
         return lambda array, _, t: _in_unit_of(array.cast(pa.timestamp("ms")), t)
     if a is _R.TIME and b in _TIMESTAMPS:
-        return lambda array, _, t: _millis(array).cast(pa.timestamp("ms")).cast(arrow_type(t), safe=False)
+        return lambda array, _, t: (
+            array.cast(pa.int32()).cast(pa.int64()).cast(pa.timestamp("ms")).cast(arrow_type(t), safe=False)
+        )
     if a in (_R.INT, _R.BIGINT) and b in _TIMESTAMPS:
         return lambda array, _, t: _in_unit_of(array.cast(pa.int64()).cast(pa.timestamp("s")), t)
     if a in _TIMESTAMPS and b in (_R.INT, _R.BIGINT):
@@ -180,10 +178,6 @@ def _in_unit_of(array: pa.Array, target: DataType) -> pa.Array:
     except pa.ArrowInvalid as e:
         raise InvalidRequest(f"a value of the column is beyond what {target} can hold in Arrow: {e}") from e
     return finer.cast(target_arrow, safe=False)
-
-
-def _millis(array: pa.Array) -> pa.Array:
-    return array.cast(pa.int32()).cast(pa.int64())
 
 
 def _floor(array: pa.Array, unit: str) -> pa.Array:

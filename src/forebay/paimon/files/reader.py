@@ -253,7 +253,7 @@ class DataFileReader:
 
         def range_of(column: Column) -> ColumnStats:
             f = field_for(column, file_fields)
-            return UNKNOWN if f is None else _group_range(footer, index, f)
+            return UNKNOWN if f is None else footer_ranges(footer, [f], set(), [index])[f.name]
 
         return may_match(self._prune, range_of, group.num_rows)
 
@@ -266,10 +266,6 @@ def _fitting(array: pa.Array, source: DataField, target: DataField) -> pa.Array:
             f"{target.type}: reopen the table (restart a streaming query: it continues where it was)"
         )
     return converted
-
-
-def _group_range(footer: pq.FileMetaData, index: int, f: DataField) -> ColumnStats:
-    return footer_ranges(footer, [f], set(), [index])[f.name]
 
 
 def _fast(source: Any) -> Any:

@@ -250,21 +250,16 @@ class RollingWriter:
         return self._settings.target_rows - (self._file.rows if self._file is not None else 0)
 
     def _write_group(self, table: pa.Table) -> None:
-        if self._file is None:
-            self._open_file(table)
         file = self._file
-        assert file is not None
+        if file is None:
+            s = self._settings
+            name = (self._names.changelog if s.changelog else self._names.data)("parquet", s.compression)
+            file = self._file = _OpenFile(self._io, f"{self._directory}/{name}", name, s, self._schema, table)
         file.write(table)
         if table.nbytes:
             self._ratio = min(1.0, max(1e-3, (file.size or 1) / file.arrow_bytes))
         if file.size >= self._settings.target_size * 0.98 or self._rows_left() <= 0:
             self._finish_file()
-
-    def _open_file(self, first: pa.Table) -> None:
-        s = self._settings
-        make = self._names.changelog if s.changelog else self._names.data
-        name = make("parquet", s.compression)
-        self._file = _OpenFile(self._io, f"{self._directory}/{name}", name, s, self._schema, first)
 
     def _finish_file(self) -> None:
         if self._file is None:

@@ -29,15 +29,18 @@ _SPLIT_MAGIC = -2394839472490812314
 _UNKNOWN_CARDINALITY = -1
 
 
-def _row_type(**fields: DataType) -> DataType:
-    return DataType(TypeRoot.ROW, fields=tuple(RowField(name, t) for name, t in fields.items()))
-
-
 def _layout(**fields: DataType) -> RowLayout:
     return row_layout(DataField(i, name, t) for i, (name, t) in enumerate(fields.items()))
 
 
-_STATS = _row_type(_MIN_VALUES=types.bytes_(), _MAX_VALUES=types.bytes_(), _NULL_COUNTS=types.array(types.bigint()))
+_STATS = DataType(
+    TypeRoot.ROW,
+    fields=(
+        RowField("_MIN_VALUES", types.bytes_()),
+        RowField("_MAX_VALUES", types.bytes_()),
+        RowField("_NULL_COUNTS", types.array(types.bigint())),
+    ),
+)
 _FILE = _layout(
     _FILE_NAME=types.string(),
     _FILE_SIZE=types.bigint(),

@@ -72,7 +72,9 @@ class SnapshotExpiry:
 
     def expire(self, retention: Retention | None = None, keep_from: int | None = None) -> Expired:
         """Expire what `retention` (default: the table's options) allows, but no snapshot from `keep_from` on."""
-        self._expire_consumers()
+        consumers_ms = self._options.consumer_expiration_time_ms
+        if consumers_ms is not None:
+            self._table.consumers.expire(self._table.clock.now_ms() - consumers_ms)
         due = self.due(retention, keep_from)
         return Expired() if due is None else self.expire_until(due.start, due.stop)
 
@@ -95,11 +97,6 @@ class SnapshotExpiry:
                 end = snapshot_id
                 break
         return range(earliest, end)
-
-    def _expire_consumers(self) -> None:
-        time_ms = self._options.consumer_expiration_time_ms
-        if time_ms is not None:
-            self._table.consumers.expire(self._table.clock.now_ms() - time_ms)
 
     def expire_until(self, earliest: int, end: int) -> Expired:
         """Expire the snapshots from `earliest` up to `end` (exclusive). Does nothing if `end` does not exist."""

@@ -158,10 +158,10 @@ class OrphanRemoval:
             except NotFound:
                 continue  # expired since it was listed
             try:
-                if (
-                    branch.paths.branch != MAIN_BRANCH
-                ):  # its first snapshot was created from a tag, perhaps without a changelog
-                    names |= self._of_changelog(snapshot)
+                if branch.paths.branch != MAIN_BRANCH:
+                    # Its first snapshot was created from a tag, perhaps without a changelog.
+                    if snapshot.changelog_manifest_list is not None:
+                        names |= self._of_lists([snapshot.changelog_manifest_list], partial=True)
                     snapshot = replace(snapshot, changelog_manifest_list=None)
                 names |= self._of(snapshot, partial=kind == "changelog")
             except NotFound as e:
@@ -187,11 +187,6 @@ class OrphanRemoval:
         """Whether the snapshot remains from an interrupted expiry: one of the earliest, never the latest."""
         latest = branch.snapshots.latest_id()
         return latest is not None and snapshot_id < latest
-
-    def _of_changelog(self, snapshot: Snapshot) -> set[str]:
-        """The names of the remaining files of the snapshot's changelog."""
-        name = snapshot.changelog_manifest_list
-        return set() if name is None else self._of_lists([name], partial=True)
 
     def _of(self, snapshot: Snapshot, *, partial: bool) -> set[str]:
         """The names of all files of a snapshot. Raises `NotFound` if a manifest is missing, unless `partial`.

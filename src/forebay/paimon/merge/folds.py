@@ -112,13 +112,9 @@ def fold_picked(function: str, column: pa.Array, groups: KeyGroups) -> Indices:
     local = groups.local()
     key = sort_key([values])
     picked = fold_pick(number, local.rows, local.starts, local.ops, len(values), validity(values), key)
-    return _rows_at(groups.rows, picked)
-
-
-def _rows_at(rows: Indices, positions: Indices) -> Indices:
-    if len(rows) == 0:
-        return positions
-    return np.where(positions < 0, -1, rows[positions])
+    if len(groups.rows) == 0:
+        return picked
+    return np.where(picked < 0, -1, groups.rows[picked])
 
 
 class FoldFailure(Exception):

@@ -191,9 +191,7 @@ class LakeScan(Scan):
 
     def reader(self) -> LakeReader:
         """A reader of the current rows. Close it, or use it in a `with` block."""
-        return self._reader_of(self._work())
-
-    def _reader_of(self, work: _Work) -> LakeReader:
+        work = self._work()
         snapshot_id = None if work.snapshot is None or work.is_of_changes else work.snapshot.id
         batches = work.read(work.splits)
         checked = with_expiry_errors(batches, work.context.snapshots, snapshot_id)

@@ -92,7 +92,7 @@ class _Merger:
         unchanged: list[ManifestFileMeta] = []
         parts: list[SelectedRows] = []
         for manifest, must in zip(manifests, must_change, strict=True):
-            if not must and not (deleted and self._holds_any(manifest, deleted)):
+            if not must and not (deleted and any(e.identity in deleted for e in self._store.read(manifest.file_name))):
                 unchanged.append(manifest)
                 continue
             parts.append(SelectedRows.of_all(manifest.file_name, self._store.rows(manifest.file_name)))
@@ -104,9 +104,6 @@ class _Merger:
     def _deleted_files(self, manifests: Sequence[ManifestFileMeta]) -> set[Identity]:
         with_deletions = [m for m in manifests if m.num_deleted_files > 0]
         return {e.identity for e in self._store.entries(with_deletions) if e.kind is FileKind.DELETE}
-
-    def _holds_any(self, manifest: ManifestFileMeta, identities: set[Identity]) -> bool:
-        return any(e.identity in identities for e in self._store.read(manifest.file_name))
 
     def _write(self, entries: list[ManifestEntry]) -> list[ManifestFileMeta]:
         manifests = self._store.write(entries)

@@ -206,7 +206,10 @@ class _Draft:
             case MoveColumn(name, position):
                 self._move(name, position)
             case SetOption(key, value):
-                self._set_option(key, value)
+                if self._options.get(key) != value:
+                    if self._has_snapshots or key in _ALWAYS_IMMUTABLE:
+                        self._check_option(key, value)
+                    self._options[key] = value
             case RemoveOption(key):
                 if self._has_snapshots or key in _ALWAYS_IMMUTABLE:
                     self._check_option(key, None)
@@ -325,13 +328,6 @@ class _Draft:
         )
 
     # ---- options ---------------------------------------------------------------------------------------------------
-
-    def _set_option(self, key: str, value: str) -> None:
-        if self._options.get(key) == value:
-            return
-        if self._has_snapshots or key in _ALWAYS_IMMUTABLE:
-            self._check_option(key, value)
-        self._options[key] = value
 
     def _check_option(self, key: str, value: str | None) -> None:
         """Raise `UnsupportedOperation` if the stored data forbids setting `key` to `value` (None: its default)."""

@@ -115,7 +115,8 @@ class TableWrite:
         self._partitions = PartitionSplitter(schema)
         self._fixed = FixedBuckets(schema)
         self._total = self._fixed.total
-        self._dynamic = DynamicBuckets(table, self._index_of) if self._is_dynamic() else None
+        is_dynamic = self._spec is not None and self._total == UNAWARE
+        self._dynamic = DynamicBuckets(table, self._index_of) if is_dynamic else None
         self._ignore_existing = ignore_existing
         self._existing: ExistingFiles | None = None
         self._snapshot: Snapshot | None = None
@@ -125,9 +126,6 @@ class TableWrite:
         self._compactions: dict[Key, BucketCompaction | None] = {}
         self._buffer_max = table.options.write_buffer_size
         self._ignored = _ignored_kinds(table.options)
-
-    def _is_dynamic(self) -> bool:
-        return self._spec is not None and self._total == UNAWARE
 
     def _check_key_covers_partitions(self) -> None:
         schema = self._table.schema

@@ -14,7 +14,7 @@ forebay.spark.writing.lake_rewrites handle conditions that only Spark can evalua
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.base.errors import Conflict, NotFound, UnsupportedOperation
+from forebay.base.errors import Conflict, ForebayError, NotFound, UnsupportedOperation
 from forebay.codec.filters import columns_of, mask
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.paimon.commit.row_conflicts import RowConflicts
@@ -60,9 +60,22 @@ def delete_where(table: Table, predicates: Sequence[Predicate]) -> None:
     elif predicate.columns() <= set(table.schema.partition_keys):
         _drop_partitions(table, predicate)
     elif table.schema.has_primary_key:
-        _delete_keys(table, predicate)
+        check_takes_deletes(table)
+        _retry(partial(_delete_keys, table, predicate), Conflict)
     else:
-        _rewrite_files(table, predicate)
+        assert not table.context.options.deletion_vectors_enabled  # LakeRewrite rewrites the files of such tables
+        _retry(partial(_rewrite_files, table, predicate), Conflict, NotFound)
+
+
+def _retry(delete: Callable[[], None], *errors: type[ForebayError]) -> None:
+    """Call `delete` until it does not raise one of `errors`, at most `TRIES` times; the last error is raised."""
+    for tries_left in reversed(range(TRIES)):
+        try:
+            delete()
+            return
+        except errors:
+            if not tries_left:
+                raise
 
 
 def _drop_partitions(table: Table, predicate: Predicate) -> None:
@@ -82,17 +95,6 @@ def _drop_partitions(table: Table, predicate: Predicate) -> None:
 
 
 def _delete_keys(table: Table, predicate: Predicate) -> None:
-    check_takes_deletes(table)
-    for tries_left in reversed(range(TRIES)):
-        try:
-            _delete_keys_once(table, predicate)
-            return
-        except Conflict:
-            if not tries_left:
-                raise
-
-
-def _delete_keys_once(table: Table, predicate: Predicate) -> None:
     base = table.context.snapshots.latest()
     splits = table.scan(filter=predicate).plan()
     if not splits:
@@ -163,17 +165,6 @@ class _File:
 
 
 def _rewrite_files(table: Table, predicate: Predicate) -> None:
-    assert not table.context.options.deletion_vectors_enabled  # LakeRewrite rewrites the files of such tables
-    for tries_left in reversed(range(TRIES)):
-        try:
-            _rewrite_once(table, predicate)
-            return
-        except (Conflict, NotFound):
-            if not tries_left:
-                raise
-
-
-def _rewrite_once(table: Table, predicate: Predicate) -> None:
     files = [
         _File(split.partition, split.bucket, split.total_buckets, f)
         for split in table.scan(filter=predicate).plan()

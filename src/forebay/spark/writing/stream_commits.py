@@ -134,7 +134,11 @@ class StreamCommits:
         epoch = replace(epoch, messages=with_precommit_compaction(self.table, epoch.messages, self.runner))
         full = self.inline.full_is_due()
         try:
-            snapshots = self._commit_once(committer, epoch)
+            work = Committable(epoch.number, tuple(epoch.messages))
+            if epoch.overwrite is None:
+                snapshots = committer.filter_and_commit([work])
+            else:
+                snapshots = committer.overwrite_once(work, epoch.overwrite.partition, epoch.overwrite.dynamic)
         except (Conflict, InvalidRequest):  # nothing was committed; after other errors the outcome is unknown
             committer.abort(epoch.messages)
             raise
@@ -146,12 +150,6 @@ class StreamCommits:
             self.counts.repeated += 1
         self._count(epoch, snapshots, SYSTEM_CLOCK.monotonic() - started)
         return snapshots
-
-    def _commit_once(self, committer: FileStoreCommit, epoch: Epoch) -> list[Snapshot]:
-        work = Committable(epoch.number, tuple(epoch.messages))
-        if epoch.overwrite is None:
-            return committer.filter_and_commit([work])
-        return committer.overwrite_once(work, epoch.overwrite.partition, epoch.overwrite.dynamic)
 
     def _check_memory(self, committer: FileStoreCommit, epoch: Epoch) -> None:
         """Warn where a restarted query cannot know whether its last micro-batch was committed."""
