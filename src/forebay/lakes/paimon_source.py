@@ -39,7 +39,7 @@ from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.snapshot import CommitKind, Snapshot
 from forebay.paimon.format.split import DataSplit
-from forebay.paimon.format.split_codec import SplitCodec
+from forebay.paimon.format.split_codec import DataSplitCodec
 from forebay.paimon.read.key_order import RowKeyOrder as EngineKeyOrder
 from forebay.paimon.read.plain_files import plain_files
 from forebay.paimon.read.predicates import ScanFilter
@@ -81,7 +81,7 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
 
     def __init__(self, table: TableContext) -> None:
         self._table = table
-        self._codec = SplitCodec(len(table.schema.partition_keys), len(table.schema.trimmed_primary_keys))
+        self._codec = DataSplitCodec(len(table.schema.partition_keys), len(table.schema.trimmed_primary_keys))
 
     @property
     def version(self) -> int:

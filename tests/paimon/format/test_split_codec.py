@@ -13,11 +13,11 @@ from forebay.metadata import types
 from forebay.paimon.format.file_meta import FileSource, SimpleStats
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
-from forebay.paimon.format.split_codec import SplitCodec
+from forebay.paimon.format.split_codec import DataSplitCodec
 from forebay.paimon.format.stats import ColumnStats, pack_stats
 from tests.paimon.commit.tables import data_file, partition
 
-CODEC = SplitCodec(1, 1)
+CODEC = DataSplitCodec(1, 1)
 STATS: SimpleStats = pack_stats([DataField(0, "v", types.string())], [ColumnStats("a", "longer than seven", 2)])
 FULL = replace(
     data_file("f1", 0, 300, level=3),

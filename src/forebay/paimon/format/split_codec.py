@@ -66,7 +66,7 @@ _FILE = _layout(
 )
 
 
-class SplitCodec:
+class DataSplitCodec:
     """Serializes splits of one table, given the arities of its partitions and keys. Stateless."""
 
     def __init__(self, partition_arity: int, key_arity: int) -> None:
@@ -91,7 +91,7 @@ class SplitCodec:
 
     def decode(self, data: bytes) -> tuple[DataSplit, str]:
         """The split in `data`, and its bucket's directory. Raises `CorruptData`."""
-        read = _SplitReader(data)
+        read = _DataSplitReader(data)
         magic, version = read.number(">q"), read.number(">i")
         if magic != _SPLIT_MAGIC or version != SPLIT_VERSION:
             raise CorruptData(f"this is not a split of version {SPLIT_VERSION} (magic {magic}, version {version})")
@@ -148,14 +148,14 @@ def _deletion_files(files: Sequence[DeletionFile | None] | None) -> bytes:
     return bytes(out)
 
 
-def _deletion_file(read: _SplitReader) -> DeletionFile | None:
+def _deletion_file(read: _DataSplitReader) -> DeletionFile | None:
     if not read.number(">?"):
         return None
     path, offset, length, cardinality = read.utf(), read.number(">q"), read.number(">q"), read.number(">q")
     return DeletionFile(path, offset, length, None if cardinality == _UNKNOWN_CARDINALITY else cardinality)
 
 
-class _SplitReader:
+class _DataSplitReader:
     """Reads values sequentially from bytes; raises `CorruptData` at a premature end."""
 
     def __init__(self, data: bytes) -> None:
