@@ -20,6 +20,7 @@ from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.base.options import Option, between, boolean, by_name, one_of, seconds, size
+from forebay.metadata.table import TableInfo
 
 _PREFIX = "client."
 LAKE_OPTIONS = "lake_options"
@@ -240,6 +241,10 @@ class Settings:
                 ErrorCode.CONFIG_EXCEPTION,
             )
         return user, password
+
+    def lake_options_of(self, info: TableInfo) -> dict[str, str]:
+        """Return the options of a table's lake: those that the server publishes, overridden by the user's."""
+        return {**info.lake_options(), **dict(self.lake_options)}
 
     @property
     def idempotent(self) -> bool:

@@ -215,7 +215,7 @@ def _of_live_table(console: Console, path: TablePath) -> LakeHealth:
     lake_format = info.descriptor.lake_format
     if not info.lake_enabled or lake_format is None:
         raise InvalidRequest(f"table {path} has no lake: 'table.datalake.enabled' is not true for it")
-    options = {**info.lake_options(), **dict(console.conn.settings.lake_options)}
+    options = console.conn.settings.lake_options_of(info)
     if lake_format == "paimon":
         key = "catalog", frozenset(options.items())
         return _in(console.remembered(key, _CATALOG_SECONDS, lambda: Catalog.open(options)), str(path))

@@ -35,7 +35,7 @@ import numpy as np
 
 from forebay.base import threads
 from forebay.base.errors import InternalError, StorageFailure, check
-from forebay.codec.log._batch_chain import follow
+from forebay.codec.log._batch_chain import consecutive_batches
 from forebay.codec.log.header import HEADER_SIZE_MAX, LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileSystem, PositionalReader
@@ -525,7 +525,7 @@ class LogSegment:
 
         end = max(min(start + max_bytes, limit), header_end)
         data = window.part(start, end)
-        size, offset = follow(data, base_offset, upper_offset)
+        size, offset = consecutive_batches(data, base_offset, upper_offset)
         position = start + size
         if position < view.size:
             header_end, next_offset = window.step(position, offset)

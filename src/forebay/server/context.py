@@ -182,11 +182,11 @@ class ServerContext:
 
     @asynccontextmanager
     async def using_group(
-        self, buckets: Sequence[TableBucket], of: int
+        self, buckets: Sequence[TableBucket], total: int
     ) -> AsyncIterator[dict[TableBucket, BucketReplica | Exception]]:
         """Yield, for each of several different buckets, its replica, open inside the block, or the reason it has none.
 
-        Not all buckets can be open at once, so this takes a group of up to `SHORT_LIST` `of` all that a request names.
+        Not all buckets can be open at once, so a group has up to `SHORT_LIST` of the request's `total` buckets.
         """
         results: dict[TableBucket, BucketReplica | Exception] = {}
         unopened: list[TableBucket] = []
@@ -204,10 +204,10 @@ class ServerContext:
                 else:
                     results[bucket] = opened
 
-        if of > SHORT_LIST:
+        if total > SHORT_LIST:
             await asyncio.sleep(0)  # a group may never wait, while others wait for it
         try:
-            await self.limits.each(buckets, of, look_up)
+            await self.limits.each(buckets, total, look_up)
             for bucket in unopened:
                 try:
                     results[bucket] = await self.begin(bucket)

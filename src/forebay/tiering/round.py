@@ -82,7 +82,7 @@ class TieringLake:
         name = info.descriptor.lake_format
         if not info.lake_enabled or name is None:
             raise InvalidRequest(f"table {info.path} is not tiered: 'table.datalake.enabled' is not true")
-        options = {**info.lake_options(), **dict(settings.lake_options), **self.options}
+        options = {**settings.lake_options_of(info), **self.options}
         return self.create_storage(name, options)
 
 

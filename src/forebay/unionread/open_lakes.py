@@ -48,7 +48,7 @@ class OpenLakes:
         lake_format = info.descriptor.lake_format
         if lake_format is None:
             raise InvalidRequest(f"table {info.path} is no lake table")
-        options = {**info.lake_options(), **dict(table.connection.settings.lake_options)}
+        options = table.connection.settings.lake_options_of(info)
         key = lake_format, frozenset(options.items())
         storage = self._storages.get(key)
         if storage is None:

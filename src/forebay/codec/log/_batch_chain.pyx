@@ -1,7 +1,7 @@
-"""The walk over batches that lie one after the other: how far each begins with the offset that it should.
+"""The check that batches are consecutive: each begins where the one before it ends, with the next offset.
 
-What stands before the checksum of a batch (its offset, its length) is proved by its neighbours alone, so a reader of a
-log takes this walk over all that it hands out.
+A batch's checksum does not cover its offset and length. Only its neighbours prove them, so a reader of a log checks all
+batches that it returns.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -13,11 +13,11 @@ cdef enum:
     COUNT_AT = 44              # 48 in magic 2
 
 
-def follow(const uint8_t[::1] data not None, int64_t offset, int64_t upper_offset):
-    """How far the batches in `data` follow one another, the first with `offset`: (bytes, next offset).
+def consecutive_batches(const uint8_t[::1] data not None, int64_t offset, int64_t upper_offset):
+    """Return how many bytes of `data` are consecutive whole batches, the first at `offset`, and the offset after them.
 
-    Ends before the first batch that is not all in `data`, does not begin with the offset behind its neighbour, or ends
-    above `upper_offset`. Which of these it is, `parse_header` tells.
+    The batches end before the first one that is incomplete, does not begin with the offset after its neighbour, or ends
+    above `upper_offset`. `parse_header` raises the error that says which.
     """
     cdef int64_t position = 0, end = data.shape[0], size
     cdef int32_t delta, count

@@ -36,8 +36,8 @@ def bucket_ids(keys: pa.BinaryArray, bucket_count: int, lake_format: str | None 
 def rust_bucket_ids(keys: pa.BinaryArray, bucket_count: int, lake_format: str | None = None) -> npt.NDArray[np.int32]:
     """Return the buckets that Fluss's Rust client up to 1.0.0, and pyfluss, compute for these keys.
 
-    They differ from `bucket_ids` for keys with bytes of 128 or more in the tail that murmur hashes byte by byte. For
-    few keys: they are hashed one by one.
+    They differ from `bucket_ids` with Fluss's own bucket function, for keys with bytes of 128 or more in the tail that
+    murmur hashes byte by byte. For few keys: they are hashed one by one.
     """
     ids = bucket_ids(keys, bucket_count, lake_format)
     if bucket_count > 1 and _FUNCTIONS.get(lake_format, 0) == _FUNCTIONS[None]:

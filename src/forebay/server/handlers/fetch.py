@@ -139,7 +139,7 @@ async def _data_bytes(context: ServerContext, fetches: list[_BucketFetch], bytes
     return min(total, bytes_max)
 
 
-async def _group_bytes(context: ServerContext, group: list[_BucketFetch], of: int) -> int:
+async def _group_bytes(context: ServerContext, group: list[_BucketFetch], total: int) -> int:
     sizes: list[int] = []
     unopened: dict[TableBucket, _BucketFetch] = {}
 
@@ -155,13 +155,13 @@ async def _group_bytes(context: ServerContext, group: list[_BucketFetch], of: in
         elif not _is_read_to_its_end(context, fetch):
             unopened[fetch.bucket] = fetch
 
-    await context.limits.each(group, of, look)
+    await context.limits.each(group, total, look)
     if unopened:
         from_start = [bucket for bucket, fetch in unopened.items() if fetch.offset in (0, EARLIEST_OFFSET)]
         for bucket in await context.in_io(_unwritten, context, from_start):
             unopened.pop(bucket).is_unwritten = True
     if unopened:
-        async with context.using_group(list(unopened), of) as replicas:
+        async with context.using_group(list(unopened), total) as replicas:
             for bucket, replica in replicas.items():
                 if isinstance(replica, BucketReplica):
                     count(unopened[bucket], replica)
@@ -229,7 +229,7 @@ async def _read_all(context: ServerContext, fetches: list[_BucketFetch], bytes_m
 
 
 async def _read_group(
-    context: ServerContext, group: list[_BucketFetch], of: int, bytes_max: int, nothing_yet: bool
+    context: ServerContext, group: list[_BucketFetch], total: int, bytes_max: int, nothing_yet: bool
 ) -> int:
     """Read some buckets, which stay open meanwhile; return how many bytes are left for others."""
     unread: dict[TableBucket, _BucketFetch] = {}
@@ -252,8 +252,8 @@ async def _read_group(
         except ForebayError as e:
             fetch.error = e.with_traceback(None)
 
-    await context.limits.each(group, of, begin)
-    async with context.using_group(list(unread), of) as replicas:
+    await context.limits.each(group, total, begin)
+    async with context.using_group(list(unread), total) as replicas:
         there: list[tuple[_BucketFetch, BucketReplica]] = []
         for bucket, replica in replicas.items():
             fetch = unread[bucket]

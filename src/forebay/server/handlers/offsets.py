@@ -90,13 +90,13 @@ def _check_offset(epochs: LogEpochs, replica: BucketReplica, offset: int, epoch:
 
 
 async def _offsets_of(
-    context: ServerContext, request: Any, group: list[TableBucket], of: int
+    context: ServerContext, request: Any, group: list[TableBucket], total: int
 ) -> dict[TableBucket, int | Exception]:
     """The offset of each bucket of a group. Of a transaction they have all rows or none."""
     timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
     parked = _parked(context.replicas, group) if request.offset_type in _WITHOUT_OPENING else {}
     while True:
-        async with context.using_group([bucket for bucket in group if bucket not in parked], of) as opened:
+        async with context.using_group([bucket for bucket in group if bucket not in parked], total) as opened:
             offsets: dict[TableBucket, int | Exception] = {
                 bucket: state.log_start_offset if request.offset_type == _EARLIEST else end
                 for bucket, (state, end) in parked.items()

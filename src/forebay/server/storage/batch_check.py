@@ -1,7 +1,8 @@
 """Checks of the log batches in a request against the schemas of the table, before any of them is written.
 
-Checksums of all batches are verified afterwards, by `forebay.log.tablet.parse_request`; here only those of batches that
-fail a check are, so that damage is reported as damage.
+Checksums are verified elsewhere: by `forebay.log.tablet.parse_request` before batches are appended, and by the
+transaction manager before they are staged. Here only batches that fail a check have theirs verified, so that damage is
+reported as damage.
 """
 
 from __future__ import annotations
