@@ -103,9 +103,7 @@ def expire_partitions(
 
 
 def _partition_text(table: Table, partition: Mapping[str, Any]) -> str:
-    """Return the partition as its directory is named, and as Paimon displays it: a DATE is its number of days, except
-    with the option `partition.legacy-name` = false.
-    """
+    """The name of the partition's directory. A DATE is its number of days, unless `partition.legacy-name` is false."""
     fields, o = table.schema.partition_fields, table.context.options
     values = [partition[f.name] for f in fields]
     names = partition_spec(fields, values, o.partition_default_name, o.partition_legacy_name)
