@@ -177,7 +177,7 @@ class Unavailable(ForebayError):
 
 
 class OutcomeUnknown(ForebayError):
-    """Raised when a change may or may not have been made: the response was lost, or the peer failed halfway.
+    """The change may or may not have been made: the response was lost, or the peer failed halfway.
 
     Do not retry blindly, and delete nothing that the change may refer to: first check whether it was made. The message
     explains how. `code` is the error code of the failure that hid the outcome. Never `retriable`, whatever that code
