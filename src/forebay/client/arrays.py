@@ -1,8 +1,7 @@
-"""Arrow arrays from NumPy arrays and texts, and back, without importing pandas."""
+"""Arrow arrays from NumPy arrays, and back, without importing pandas."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,3 @@ def array_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = Non
     values = np.ascontiguousarray(values)
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
-
-
-def text_array(texts: Sequence[str]) -> pa.StringArray:
-    """An array of strings (`pa.array` of a list would import pandas)."""
-    encoded = [text.encode() for text in texts]
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))

@@ -16,10 +16,11 @@ import pyarrow as pa
 from forebay.api.changes import AFTER, BEFORE, CHANGE_TYPES, DELETE, INSERT, UPDATE, change_numbers
 from forebay.base.errors import CorruptData, ErrorCode, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
-from forebay.client.arrays import array_of, text_array
+from forebay.client.arrays import array_of
 from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.reading.log_reader import LogReader
 from forebay.client.row_view import RowView
+from forebay.codec.arrow.small_arrays import text_array
 from forebay.metadata.log_offset import LogPosition, epoch_of, with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
 
@@ -30,7 +31,7 @@ METADATA = ("change_type", "offset", "timestamp")
 """What changes say of themselves, in front of their rows, where they are to become a binlog."""
 
 _INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(CHANGE_TYPES))
-_TYPES = text_array((INSERT, UPDATE, DELETE))
+_TYPES = text_array(INSERT, UPDATE, DELETE)
 _TYPE_OF_KIND = np.array([0, 1, 1, 2], np.int8)
 _TYPE = pa.dictionary(pa.int8(), pa.string())
 

@@ -20,8 +20,9 @@ import pyarrow as pa
 from forebay.api import changes
 from forebay.api.changes import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.base.errors import InvalidRequest
-from forebay.client.arrays import array_of, integers, rows_without_columns, text_array
+from forebay.client.arrays import array_of, integers, rows_without_columns
 from forebay.client.row_view import RowView
+from forebay.codec.arrow.small_arrays import text_array
 from forebay.codec.filters import mask
 from forebay.codec.kv.value_batch import ValueDecoder
 from forebay.codec.log.header import LogBatchHeader, iter_headers, verify_crc
@@ -31,7 +32,7 @@ from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table import Schema, TableBucket
 from forebay.metadata.table_options import LogFormat
 
-CHANGE_TYPES = text_array(changes.CHANGE_TYPES)
+CHANGE_TYPES = text_array(*changes.CHANGE_TYPES)
 """The change types, in the order of the row kinds +I, -U, +U, -D. Rows of log tables are inserts."""
 _CHANGE_TYPE_INDEX = np.array([0, 0, 1, 2, 3], np.int8)
 

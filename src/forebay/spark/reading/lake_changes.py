@@ -15,7 +15,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from forebay.api.changes import SPARK_CHANGE_TYPES, change_numbers
 from forebay.base.errors import NotFound
-from forebay.client.arrays import array_of, text_array
+from forebay.client.arrays import array_of
+from forebay.codec.arrow.small_arrays import text_array
 from forebay.paimon.merge._order import group_starts, sort_rows
 from forebay.paimon.merge.order import sort_key
 from forebay.paimon.read.change_planner import ChangeSplit
@@ -32,7 +33,7 @@ _OF_COMMITS = (
     StructField("_commit_version", LongType(), False),
     StructField("_commit_timestamp", TimestampType(), False),
 )
-_SPARK_TYPES = text_array(SPARK_CHANGE_TYPES)
+_SPARK_TYPES = text_array(*SPARK_CHANGE_TYPES)
 _INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(_SPARK_TYPES))
 
 

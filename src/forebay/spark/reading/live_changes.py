@@ -25,8 +25,9 @@ from forebay.api.changes import (
     change_numbers,
 )
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.client.arrays import array_of, integers, text_array
+from forebay.client.arrays import array_of, integers
 from forebay.client.connection import Connection
+from forebay.codec.arrow.small_arrays import text_array
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE, ReadOptions
 from forebay.spark.reading.live_plan import (
@@ -140,7 +141,7 @@ class BinlogRead(WholeUpdatesRead):
 # ---- CHANGES --------------------------------------------------------------------------------------------------------
 
 _COMMIT_VERSION = "_commit_version"
-_SPARK_TYPES = text_array(SPARK_CHANGE_TYPES)
+_SPARK_TYPES = text_array(*SPARK_CHANGE_TYPES)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from forebay.api.changes import SPARK_CHANGE_TYPES
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
-from forebay.client.arrays import text_array
 from forebay.client.reading.log_decode import CHANGE_TYPES
+from forebay.codec.arrow.small_arrays import text_array
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.merge.windows import concatenated
@@ -165,6 +165,6 @@ def _joined(parts: Sequence[_Ready]) -> Iterator[_Ready]:
 
 def _kinds(column: pa.Array, name: str) -> npt.NDArray[np.int8]:
     if pa.types.is_string(column.type):
-        for words in (CHANGE_TYPES, text_array(SPARK_CHANGE_TYPES)):
+        for words in (CHANGE_TYPES, text_array(*SPARK_CHANGE_TYPES)):
             column = pc.coalesce(KINDS.take(pc.index_in(column, value_set=words)), column)
     return parse_kinds(column, f"column '{name}'")
