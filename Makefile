@@ -119,8 +119,8 @@ bench-peers: $(VENV)/dev-ready build ## our server beside Java Fluss in one run;
 build: $(VENV)/dev-ready ## compile the kernels after a change
 	$(BIN)/python tools/build_kernels.py
 
-site: $(VENV)/docs-ready ## the documentation site, in build/site: python -m http.server -d build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+site: build/site-env/ready ## the documentation site, in build/site: python -m http.server -d build/site
+	NO_MKDOCS_2_WARNING=1 build/site-env/bin/python -m mkdocs build --strict --quiet
 
 wheels: ## a wheel for each CPython that is on this machine, and the source distribution, in dist/
 	$(PYTHON) tools/build_wheels.py $(WHEEL_VERSIONS)
@@ -143,8 +143,11 @@ $(VENV)/quickstart-ready: pyproject.toml setup.py
 	tools/make_venv.sh $(VENV) "$(PYTHON)" ".[quickstart$(JAVA_EXTRA)]"
 	touch $@
 
-$(VENV)/docs-ready: $(VENV)/dev-ready
-	tools/make_venv.sh $(VENV) "$(PYTHON)" ".[dev,docs$(JAVA_EXTRA)]"
+# Without Forebay: the API reference is read from the sources, so that the site needs no compiler.
+build/site-env/ready: pyproject.toml
+	$(PYTHON) -m venv build/site-env
+	build/site-env/bin/pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
+	build/site-env/bin/pip install -q --group site
 	touch $@
 
 $(VENV)/dev-ready: pyproject.toml setup.py
