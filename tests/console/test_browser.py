@@ -177,7 +177,7 @@ def test_keys_lead_everywhere(shown: Shown) -> None:
     page.press("Enter")
     page.until_shown("web.visits", "2026-01-01", "added referrer STRING")
     page.click("nav.tabs a:nth-child(2)")
-    page.until_shown("100 records of the log looked at", "_partition")
+    page.until_shown("100 log records searched", "_partition")
     page.press("?")
     page.until_shown("Previous and next page of a list")
     page.press("Escape")
