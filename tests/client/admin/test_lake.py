@@ -55,6 +55,13 @@ class Cluster:
         self.worker.commit(info, snapshot_id, path, readable_path=path)
 
 
+def fill(connection: Connection, info: TableInfo, **values: str) -> None:
+    """Append rows until the log of each bucket has ten: no lake snapshot has more than that."""
+    table, partitions = connection.table(info), [values] if values else None
+    while min(connection.admin.list_offsets(info, partitions=partitions).values()) < 10:
+        table.append([{"a": n, **values} for n in range(10)])
+
+
 @contextmanager
 def cluster(directory: Path, clock: ManualClock) -> Iterator[Cluster]:
     injected = Injected(clock=clock, create_lake_storage=lambda name, options: MemoryLakeStorage(options))
@@ -70,6 +77,7 @@ def test_what_is_prepared_and_committed_is_told_by_any_cluster(
     conn: Connection, make_table: MakeTable, buckets: int
 ) -> None:
     table = make_table({"a": pa.int32()}, buckets=buckets)
+    fill(conn, table.info)
     worker = LakeTieringClient(conn)
     assert worker.heartbeat().errors == {}
     offsets = {TableBucket(table.info.table_id, bucket): bucket + 3 for bucket in range(buckets)}
@@ -185,6 +193,7 @@ def test_a_committed_snapshot_is_what_the_admin_is_told(lake: Cluster) -> None:
     with pytest.raises(NotFound) as none:
         lake.admin.lake_snapshot(info.path)
     assert none.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+    fill(lake.connection, info)
     buckets = [TableBucket(info.table_id, bucket) for bucket in range(3)]
     path = lake.worker.prepare(info, {buckets[0]: 5, buckets[2]: 7})
     lake.worker.commit(info, 11, path, readable_path=path, log_end_offsets={buckets[0]: 5}, max_timestamps={})
@@ -206,6 +215,7 @@ def test_offsets_of_partitions_come_with_the_names_of_those_that_are_there(lake:
     info = lake.create("t", partition_keys=["p"])
     for name in ("x", "y"):
         lake.connection.table(info).create_partition({"p": name})
+        fill(lake.connection, info, p=name)
     ids = {p.name: p.partition_id for p in lake.connection.table(info).partitions()}
     offsets = {TableBucket(info.table_id, 0, partition_id): partition_id for partition_id in ids.values()}
     path = lake.worker.prepare(info, offsets)
@@ -218,6 +228,7 @@ def test_offsets_of_partitions_come_with_the_names_of_those_that_are_there(lake:
 
 def test_what_cannot_be_committed_is_refused_for_its_table(lake: Cluster) -> None:
     info = lake.create("t")
+    fill(lake.connection, info)
     late = lake.worker.prepare(info, {TableBucket(info.table_id, 0): 3})
     lake.tier(info, 2, 5)
     with pytest.raises(Conflict, match="overtaken") as refused:
@@ -237,6 +248,7 @@ def test_what_cannot_be_committed_is_refused_for_its_table(lake: Cluster) -> Non
 
 def test_the_older_form_of_a_commit_brings_its_offsets_with_it(lake: Cluster) -> None:
     info = lake.create("t", buckets=2)
+    fill(lake.connection, info)
     for snapshot_id, bucket, offset in ((1, 0, 5), (2, 1, 6)):
         request = pb.CommitLakeTableSnapshotRequest()
         table = request.tables_req.add(table_id=info.table_id, snapshot_id=snapshot_id)
@@ -248,6 +260,37 @@ def test_the_older_form_of_a_commit_brings_its_offsets_with_it(lake: Cluster) ->
     snapshot = lake.admin.lake_snapshot(info.path, readable=True)
     assert snapshot.snapshot_id == 2
     assert {bucket.bucket: offset for bucket, offset in snapshot.log_offsets.items()} == {0: 5, 1: 6}
+
+
+def test_offsets_behind_the_end_of_a_log_are_refused_by_both_forms_of_a_commit(lake: Cluster) -> None:
+    info = lake.create("t")
+    lake.connection.table(info).append([{"a": n} for n in range(3)])
+    bucket = TableBucket(info.table_id, 0)
+    with pytest.raises(InvalidRequest, match="up to offset 4: its log ends at 3") as refused:
+        lake.worker.prepare(info, {bucket: 4})
+    assert refused.value.code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
+    request = pb.CommitLakeTableSnapshotRequest()
+    table = request.tables_req.add(table_id=info.table_id, snapshot_id=1)
+    table.buckets_req.add(bucket_id=0, log_end_offset=4)
+    [answer] = lake.connection.cluster.coordinator_call(
+        ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT, request, pb.CommitLakeTableSnapshotResponse, repeatable=False
+    ).table_resp
+    assert answer.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
+    with pytest.raises(NotFound):
+        lake.admin.lake_snapshot(info.path)
+    lake.tier(info, 1, 3)
+    assert lake.admin.lake_snapshot(info.path).log_offsets == {bucket: 3}
+
+
+def test_a_partition_that_is_dropped_during_a_round_does_not_refuse_it(lake: Cluster) -> None:
+    info = lake.create("t", partition_keys=["p"])
+    for name in ("x", "y"):
+        lake.connection.table(info).append([{"a": 1, "p": name}])
+    offsets = {TableBucket(info.table_id, 0, p.partition_id): 1 for p in lake.connection.table(info).partitions()}
+    lake.connection.table(info).drop_partition({"p": "x"})
+    path = lake.worker.prepare(info, offsets)
+    lake.worker.commit(info, 1, path, readable_path=path)
+    assert lake.admin.lake_snapshot(info.path).log_offsets == offsets
 
 
 def test_a_heartbeat_says_what_is_worked_on_and_what_became_of_the_rest() -> None:

@@ -103,9 +103,9 @@ async def prepare_lake_table_snapshot(context: ServerContext, call: ServerCall) 
 
     def prepare(message: Any) -> str:
         _check_epochs(context, message)
-        return context.lake.snapshots.prepare(
-            _table(context, message.table_id), _offsets(message.table_id, message.bucket_offsets), merge=merge
-        )
+        offsets = _offsets(message.table_id, message.bucket_offsets)
+        _check_ends(context, offsets)
+        return context.lake.snapshots.prepare(_table(context, message.table_id), offsets, merge=merge)
 
     _check_offsets(context, request.bucket_offsets, [message.bucket_offsets for message in request.bucket_offsets])
     response = pb.PrepareLakeTableSnapshotResponse()
@@ -151,6 +151,24 @@ def _check_epochs(context: ServerContext, message: Any) -> None:
                 context.epochs.check(bucket, each.log_end_offset, each.log_epoch)
 
 
+def _check_ends(context: ServerContext, offsets: Mapping[TableBucket, int]) -> None:
+    """Raise `InvalidRequest` if a lake snapshot is said to have more of a log than there is. May open buckets.
+
+    Union reads begin behind these offsets, and would leave out the rows that are written there later.
+    """
+    for bucket, offset in offsets.items():
+        if offset == 0 or not context.replicas.is_known(bucket):
+            continue  # of a partition that was dropped during the round; or `prepare` refuses it
+        with context.replicas.using(bucket, counts=False) as replica:
+            end = replica.log.log_end_offset
+        if offset > end:
+            raise InvalidRequest(
+                f"a lake snapshot cannot have bucket {bucket} up to offset {offset}: its log ends at {end}. The rows "
+                "are of another server, or of what this one had before it was restored from an older copy",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+
+
 def _check_offsets(context: ServerContext, tables: Sequence[Any], offsets: Sequence[Sequence[Any]]) -> None:
     context.limits.check_items(len(tables) + sum(map(len, offsets)), "tables and buckets")
 
@@ -167,8 +185,9 @@ def _commit_files(context: ServerContext, message: Any) -> None:
 
 
 def _commit_offsets(context: ServerContext, table_id: int, message: Any) -> None:
-    info = _table(context, table_id)
-    path = context.lake.snapshots.prepare(info, _offsets(table_id, message.buckets_req))
+    info, offsets = _table(context, table_id), _offsets(table_id, message.buckets_req)
+    _check_ends(context, offsets)
+    path = context.lake.snapshots.prepare(info, offsets)
     context.lake.snapshots.commit(info, LakeSnapshotCommit(message.snapshot_id, path, path))
 
 

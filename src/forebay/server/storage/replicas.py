@@ -209,13 +209,19 @@ class ReplicaManager:
             finally:
                 self.end(replica)
 
+    def is_known(self, bucket: TableBucket) -> bool:
+        """Return whether the bucket's table and partition exist and have it."""
+        table = self._catalog.table_by_id(bucket.table_id)
+        if table is None or not 0 <= bucket.bucket < table.info.bucket_count:
+            return False
+        partitions = table.current.partitions_by_id
+        return (bucket.partition_id in partitions) if table.info.is_partitioned else bucket.partition_id is None
+
     def table_of(self, bucket: TableBucket) -> LiveTable:
         """Return the table of a bucket. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET) unless it exists."""
         table = self._catalog.table_by_id(bucket.table_id)
-        if table is not None and 0 <= bucket.bucket < table.info.bucket_count:
-            partitions = table.current.partitions_by_id
-            if (bucket.partition_id in partitions) if table.info.is_partitioned else bucket.partition_id is None:
-                return table
+        if table is not None and self.is_known(bucket):
+            return table
         raise Unavailable(
             f"there is no bucket {bucket} here: the table or partition was dropped, or never had it",
             ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
