@@ -10,6 +10,7 @@ import pytest
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.client.table import Table
 from forebay.lakes.paimon_tables import lake_table
+from forebay.tiering.control import RoundControl
 from forebay.tiering.steps import RoundStep
 from tests.every_run import every_run
 from tests.paimon.lake import at_ms
@@ -130,3 +131,36 @@ def test_a_server_that_is_restarted_in_the_middle_of_a_round_makes_no_difference
         change(again, 2)
         after.tier(again)
         after.check_complete(again)
+
+
+class Dies(Exception):
+    pass
+
+
+def test_a_round_that_was_never_reported_leaves_the_snapshot_readable_that_readers_have(any_lake: LakeCluster) -> None:
+    """Reads of the lake alone went back to an older snapshot, and union reads needed records that may be trimmed."""
+
+    def dies_at(last: str) -> RoundControl:
+        def die(step: str) -> None:
+            if step == last:
+                raise Dies
+
+        return RoundControl(reached=die)
+
+    def readable() -> int:
+        return any_lake.connection.admin.lake_snapshot(table.path, readable=True).snapshot_id
+
+    table = any_lake.create("t", SCHEMA, primary_key=["k"], bucket_keys=["k"])
+    for number in range(3):
+        change(table, number)
+        newest = any_lake.tier(table).snapshot_id
+    assert readable() == newest
+    change(table, 3)
+    with pytest.raises(Dies):
+        any_lake.tier(table, dies_at(RoundStep.COMMIT))
+    with pytest.raises(Dies):  # it has told the cluster of the snapshot of the one before it
+        any_lake.tier(table, dies_at(RoundStep.PLAN))
+    assert any_lake.connection.admin.lake_snapshot(table.path).snapshot_id != newest
+    assert readable() == newest
+    any_lake.tier(table)
+    any_lake.check_complete(table)

@@ -143,7 +143,8 @@ def _with_another(
             check_added_again(committer, info, recorded, newest.snapshot_id, held, partitions)
             _log_rollback(info, recorded, newest.snapshot_id)
     try:
-        return _reported(connection, info, newest, recorded, partitions)
+        is_ahead = earlier is None and not committer.was_undone(recorded.snapshot_id, recorded.offsets_name)
+        return _reported(connection, info, newest, recorded, partitions, is_ahead=is_ahead)
     except ForebayError:
         again = newest_lake_snapshot(connection.admin, info)
         if earlier is not None or again is None or not again.is_same(recorded):
@@ -162,8 +163,12 @@ def _reported(
     newest: CommittedLakeSnapshot,
     recorded: LakeSnapshot | None,
     partitions: BucketPartitions,
+    *,
+    is_ahead: bool = False,
 ) -> RoundBase:
     """Report the lake's newest tiering snapshot to the cluster, in place of the one that it knows.
+
+    `is_ahead`: the lake has that one as well, so that it stays known: readers continue from it until the next round.
 
     Raises `Conflict` for a snapshot of logs that this cluster does not have.
     """
@@ -177,7 +182,7 @@ def _reported(
     try:
         tiering.commit(
             info, newest.snapshot_id, path, earliest_to_keep=KEEP_ALL_PREVIOUS,
-            replaces=None if recorded is None else recorded.offsets_name,
+            replaces=None if recorded is None or is_ahead else recorded.offsets_name,
         )  # fmt: skip
     except (Conflict, InvalidRequest) as e:  # the cluster does not have the file of its offsets
         theirs = newest.properties.get(LOG_EPOCH_PROPERTY)
