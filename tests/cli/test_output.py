@@ -75,3 +75,24 @@ def test_work_that_has_done_nothing_yet_says_for_how_long() -> None:
         clock.advance(1)
         progress.at(20, 50)
         assert "compacting t: 20 of 50 files (40 %), 5 files/s" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("form", "printed"),
+    [
+        ("table", "<value out of range: 2147483647>  1970-01-01 00:00:00.000000001  1 months"),
+        ("csv", "<value out of range: 2147483647>,1970-01-01 00:00:00.000000001,1 months"),
+        ("json", '{"d": "<value out of range: 2147483647>", "n": "1970-01-01 00:00:00.000000001", "i": [1, 0, 0]}'),
+    ],
+)
+def test_values_that_python_has_no_type_for_are_text(form: str, printed: str) -> None:
+    batch = pa.record_batch(
+        {
+            "d": pa.array([2**31 - 1], pa.date32()),
+            "n": pa.array([1], pa.timestamp("ns")),
+            "i": pa.array([pa.MonthDayNano([1, 0, 0])]),
+        }
+    )
+    out = io.StringIO()
+    print_batches([batch], form, out)
+    assert out.getvalue().splitlines()[-1] == printed

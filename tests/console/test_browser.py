@@ -237,3 +237,55 @@ def test_a_server_that_is_killed_and_comes_back(shown: Shown) -> None:
     shown.server.start(keep_ports=True)
     page.until(lambda: "The server does not respond" not in page.text(), "it does not see the server again")
     page.until_shown("1–50 of 63")
+
+
+def test_the_overview_does_not_call_a_server_healthy_that_does_not_answer(shown: Shown) -> None:
+    page = shown.page
+    shown.open("/overview")
+    page.until_shown("healthy")
+    shown.server.kill()
+    page.until_shown("no answer", "This page shows its state at")
+    assert "healthy" not in page.text()
+    shown.server.start(keep_ports=True)
+    page.until_shown("healthy")
+
+
+def test_a_live_tail_goes_on_when_the_server_is_back_and_says_what_it_missed(shown: Shown) -> None:
+    page = shown.page
+    shown.open("/tables/web/events/live")
+    page.until_shown("live")
+    shown.server.kill()
+    page.until_shown("reconnecting")
+    shown.server.start(keep_ports=True)
+    page.until_shown("The stream was interrupted from")
+    shown.conn.table("web.events").append([{"user": 99, "page": "/p/again", "tags": None}])
+    page.until_shown("/p/again")
+
+
+def test_the_sql_box_completes_names_and_shows_where_an_error_is(shown: Shown) -> None:
+    page = shown.page
+    shown.open("/sql")
+    page.run("localStorage.clear()")
+    shown.open("/sql")
+    page.type("textarea", "SELECT nope FROM ord")
+    page.until_shown("sales.orders")
+    page.press("Tab")
+    page.until(lambda: page.run("return document.querySelector('textarea').value.endsWith('FROM sales.orders')"), "no")
+    page.press("Control+Enter")
+    page.until_shown("LINE 1: SELECT nope")
+    [message] = page.run("return [...document.querySelectorAll('.box .lines')].map((each) => each.innerText)")
+    lines = message.splitlines()
+    shown_at = next(i for i, line in enumerate(lines) if line.startswith("LINE 1:"))
+    assert lines[shown_at + 1].index("^") == lines[shown_at].index("nope")
+
+
+def test_on_a_small_screen_the_screens_are_a_menu(shown: Shown) -> None:
+    page = shown.page
+    page.shape(390, 844, dark=False)
+    shown.open("/tables")
+    assert not page.run("return document.querySelector('#screens').checkVisibility()")
+    page.click(".side .menu")
+    page.click("#screens a[href='/jobs']")
+    page.until_shown("Tiering rounds, compactions and open transactions")
+    assert not page.run("return document.querySelector('#screens').checkVisibility()")
+    page.shape(1280, 800, dark=False)

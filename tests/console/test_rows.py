@@ -30,6 +30,13 @@ def _values(page: dict[str, Any], name: str) -> list[Any]:
     return [row[index] for row in page["rows"]]
 
 
+def test_columns_have_the_types_of_sql_as_the_page_of_a_table_has_them() -> None:
+    schema = pa.schema({"id": pa.int64(), "at": pa.timestamp("ms", "UTC"), "span": pa.month_day_nano_interval()})
+    assert [column["type"] for column in rows.columns_of(schema)] == [
+        "BIGINT", "TIMESTAMP_LTZ(3)", "month_day_nano_interval"
+    ]  # fmt: skip
+
+
 def test_cells_are_what_a_page_shows_exactly() -> None:
     values = {
         "big": pa.array([2**60, None]),
@@ -42,15 +49,23 @@ def test_cells_are_what_a_page_shows_exactly() -> None:
         "list": pa.array([[1, None], []]),
         "nested time": pa.array([[1], None], pa.list_(pa.timestamp("ns"))),
         "bool": pa.array([True, None]),
+        "interval": pa.array([pa.MonthDayNano([14, 2, 3_500_000_000]), pa.MonthDayNano([0, 0, 0])]),
+        "late": pa.array([2**31 - 1, None], pa.date32()),
+        "nested late": pa.array([[{"d": 2**31 - 1}], None], pa.list_(pa.struct({"d": pa.date32()}))),
+        "duration": pa.array([90, None], pa.duration("s")),
+        "nothing": pa.nulls(2),
     }
     first, second = rows.rows_of(pa.table(values))
     assert first[:5] == [str(2**60), 7, "nan", "1.50", "00ff"]
     assert first[5].endswith("x… (3,000 characters)")
     assert (first[6], first[7], first[9]) == ("2023-11-14 22:13:20.123456789Z", "[1, null]", True)
-    assert isinstance(first[8], str)
+    assert first[8] == '["1970-01-01 00:00:00.000000001"]'
+    late = "<value out of range: 2147483647>"
+    assert first[10:] == ["14 months 2 days 3.5 seconds", late, f'[{{"d": "{late}"}}]', "90", None]
     assert second[:4] == [None, -1, 1.5, None]
     assert second[4].endswith("… (3,000 bytes)")
-    assert second[5:] == ["", None, "[]", None, None]
+    assert second[5:10] == ["", None, "[]", None, None]
+    assert second[10:] == ["0 seconds", None, None, None, None]
     json.dumps([first, second], allow_nan=False)
 
 

@@ -33,6 +33,21 @@ def test_tables_are_listed_by_page_and_found_by_parts_of_their_names(console: Co
     assert (parts["comment"], parts["lake"], parts["lag_records"]) == ("by day", None, None)
 
 
+def test_words_of_a_statement_are_completed_by_columns_and_tables(console: Console) -> None:
+    console.conn.create_database("sales")
+    for name in ("orders", "order_items", "visits"):
+        console.conn.create_table(f"sales.{name}", {"id": "BIGINT", f"of_{name}": "STRING"})
+
+    def completed(word: str, statement: str = "") -> list[str]:
+        return [item["text"] for item in tables.completions(console, word=word, statement=statement)["items"]]
+
+    assert completed("ord") == ["sales.order_items", "sales.orders"]
+    assert completed("sales.v") == ["sales.visits"]
+    assert completed("of_", "SELECT of_ FROM sales.orders JOIN sales.visits USING (id)") == ["of_orders", "of_visits"]
+    assert completed("of_", "SELECT of_ FROM sales.nothing") == []
+    assert completed("") == []
+
+
 def test_a_table_that_was_dropped_meanwhile_says_so(console: Console) -> None:
     console.conn.create_database("sales")
     console.conn.create_table("sales.gone", {"id": "BIGINT"})

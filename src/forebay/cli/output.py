@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from forebay.api.text_table import as_text, plain, row_lines, text_table
+from forebay.api.text_table import as_text, plain, row_lines, text_table, values_of
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.cli.settings import setting
 
@@ -114,7 +114,7 @@ def _csv_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
         if not begun:
             out.write(",".join(map(_csv_field, batch.schema.names)) + "\n")
         begun = True
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [values_of(column) for column in batch.columns]
         out.writelines(",".join(map(_csv_field, row)) + "\n" for row in zip(*columns))
         out.flush()
 
@@ -131,7 +131,9 @@ def _csv_field(value: Any) -> str:
 
 def _json_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
     def show(batch: pa.RecordBatch) -> None:
-        for row in batch.to_pylist():
+        names, columns = batch.schema.names, [values_of(column) for column in batch.columns]
+        for values in zip(*columns) if columns else [()] * batch.num_rows:
+            row = dict(zip(names, values, strict=True))
             out.write(json.dumps(row, default=plain, ensure_ascii=False) + "\n")
         out.flush()
 

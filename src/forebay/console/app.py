@@ -53,6 +53,7 @@ SCREENS: dict[str, Callable[..., Any]] = {
     "/api/lake/{database}/{table}/compaction": lakes.lake_compaction,
     "/api/lake/{database}/{table}/orphans": lakes.lake_orphans,
     "/api/explain/{database}/{table}": explain,
+    "/api/completions": tables.completions,
     "/api/jobs": work.jobs,
     "/api/applications": work.applications,
     "/api/work": work.work,

@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 
 from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.api.filters import as_predicate
-from forebay.api.text_table import plain
+from forebay.api.text_table import interval_text, plain, values_of
 from forebay.base.errors import InvalidRequest
 from forebay.base.threads import Future
 from forebay.client.table import Table
+from forebay.codec.arrow.arrow_types import sql_name
 from forebay.console.session import TAILS_MAX, Console, check_limit
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
@@ -46,11 +47,7 @@ _PLACE = "place"
 
 def columns_of(schema: pa.Schema) -> list[dict[str, Any]]:
     """The columns of rows for a page."""
-    return [{"name": f.name, "type": _type_text(f.type), "numeric": _is_numeric(f.type)} for f in schema]
-
-
-def _type_text(data_type: pa.DataType) -> str:
-    return "string" if pa.types.is_dictionary(data_type) else str(data_type)
+    return [{"name": f.name, "type": sql_name(f.type), "numeric": _is_numeric(f.type)} for f in schema]
 
 
 def _is_numeric(data_type: pa.DataType) -> bool:
@@ -65,12 +62,10 @@ def rows_of(table: pa.Table) -> list[list[Any]]:
 
 def _cells(column: pa.Array) -> list[Any]:
     data_type = column.type
-    if pa.types.is_dictionary(data_type) or pa.types.is_temporal(data_type):
+    has_text = pa.types.is_temporal(data_type) and not pa.types.is_interval(data_type)
+    if has_text or (pa.types.is_dictionary(data_type) and not pa.types.is_nested(data_type.value_type)):
         column = column.cast(pa.string())
-    try:
-        return [cell(value) for value in column.to_pylist()]
-    except ValueError:  # nanoseconds inside of nested values, which Python's times do not have
-        return [None if not value.is_valid else _short(str(value)) for value in column]
+    return [cell(value) for value in values_of(column)]
 
 
 def cell(value: Any) -> Any:
@@ -89,6 +84,8 @@ def cell(value: Any) -> Any:
         )
     if isinstance(value, Decimal):
         return format(value, "f")
+    if isinstance(value, pa.MonthDayNano):
+        return interval_text(value)
     return _short(json.dumps(value, default=plain, ensure_ascii=False))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from forebay.client.results import LakeSnapshot, TableStats
 from forebay.console.session import Console, iso_text, page_of, time_text
 from forebay.lake.public_options import without_secrets
 from forebay.metadata.ddl import column_role, create_statement
-from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
+from forebay.metadata.table import Column, Schema, TableBucket, TableInfo, TablePath
 from forebay.tiering.lag import newest_lake_snapshot
 
 _NAMES_SECONDS = 3.0
@@ -54,6 +54,41 @@ def tables(
         "databases": [{"name": name, "tables": len(paths)} for name, paths in names_by_database.items()],
         "missing": sorted({sentence for _, missing in lines for sentence in missing}),
     }
+
+
+_COMPLETIONS_MAX = 8
+_MENTIONED_MAX = 20
+_MENTIONED = re.compile(r"\b([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
+
+
+def completions(console: Console, *, word: str, statement: str = "") -> dict[str, Any]:
+    """Names that complete a word of a statement: columns of the tables that the statement names, and then tables.
+
+    Tables are found by any part of their name, columns by their beginning.
+    """
+    names_by_database = console.remembered("databases", _NAMES_SECONDS, lambda: _names(console))
+    paths = {str(path): path for paths in names_by_database.values() for path in paths}
+    mentioned = dict.fromkeys(f"{database}.{table}" for database, table in _MENTIONED.findall(statement))
+    columns = [
+        {"text": column.name, "kind": f"column of {name}", "type": str(column.data_type)}
+        for name in [name for name in mentioned if name in paths][:_MENTIONED_MAX]
+        for column in _columns(console, paths[name])
+        if column.name.lower().startswith(word.lower()) and column.name != word
+    ]
+    tables = [name for name in paths if word.lower() in name.lower() and name != word] if word else []
+    tables.sort(key=lambda name: (not name.lower().startswith(word.lower()), name))
+    items = columns + [{"text": name, "kind": "table", "type": None} for name in tables]
+    return {"items": items[:_COMPLETIONS_MAX]}
+
+
+def _columns(console: Console, path: TablePath) -> Sequence[Column]:
+    """The columns of a table; none of a table that was dropped meanwhile, or that the user may not see."""
+    try:
+        return console.remembered(
+            ("columns", path), _FIGURES_SECONDS, lambda: console.conn.admin.table_info(path).schema.columns
+        )
+    except (AccessDenied, NotFound):
+        return ()
 
 
 def _names(console: Console) -> dict[str, list[TablePath]]:

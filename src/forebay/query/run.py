@@ -230,7 +230,23 @@ class Execution:
         return Description(pa.schema([field.with_name(name) for name, field in fields]), parameters, False)
 
     def _rows(self, text: str, parameters: Any = None) -> pa.RecordBatchReader:
-        return self._own.sql(text, params=parameters or None).to_arrow_reader()
+        try:
+            return self._own.sql(text, params=parameters or None).to_arrow_reader()
+        except (self._duckdb.BinderException, self._duckdb.CatalogException) as e:
+            raise self._with_place(e, text, parameters) from e
+
+    def _with_place(self, error: Exception, text: str, parameters: Any) -> Exception:
+        """The error of a statement that cannot be bound, with its line and a mark below the wrong word.
+
+        DuckDB 2 leaves both out of errors of `sql`, but not of `execute`. EXPLAIN binds a statement and runs nothing.
+        """
+        fault = str(error)
+        try:
+            self._own.execute(f"EXPLAIN\n{text}", parameters or None)
+        except self._duckdb.Error as e:
+            if type(e) is type(error) and "\n\nLINE " not in fault:  # another error is one of EXPLAIN
+                fault = re.sub(r"\n\nLINE (\d+)", lambda line: f"\n\nLINE {int(line[1]) - 1}", str(e), count=1)
+        return type(error)(fault)
 
     def _with_views(self, statement: Statement, find: Callable[[Sequence[TableName]], Mapping[TableName, Any]]) -> str:
         """Make views of all tables that the statement reads; return it with earlier states as views, too."""

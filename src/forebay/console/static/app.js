@@ -76,13 +76,15 @@ function TableFrame({ database, table, tab, children }) {
 
 function Navigation({ current, session, onHelp, onLogout }) {
   const [theme, setTheme] = useState(storedTheme());
-  const list = useRef();
-  useEffect(() => list.current.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [current]);
+  const [open, setOpen] = useState(false); // on small screens, where the list is a menu
+  useEffect(() => setOpen(false), [current]);
+  const isCurrent = (screen) => current === screen.path || current?.startsWith(`${screen.path}/`);
   const turn = () => setTheme(applyTheme(isDark() ? "light" : "dark"));
   return html`<aside class="side">
     <a class="brand" href="/"><img src="/icon.svg" alt="" />Forebay</a>
-    <nav aria-label="Screens" ref=${list}><ul>
-      ${SCREENS.filter((screen) => screen.title).map((screen) => html`<li key=${screen.path}><a href=${screen.path} aria-current=${current === screen.path || current?.startsWith(`${screen.path}/`) ? "page" : undefined}>${screen.title}</a></li>`)}
+    <button class="menu" aria-expanded=${open} aria-controls="screens" onClick=${() => setOpen(!open)}>${SCREENS.find((screen) => screen.title && isCurrent(screen))?.title ?? "Screens"}</button>
+    <nav aria-label="Screens" id="screens" class=${open ? "is-open" : ""}><ul>
+      ${SCREENS.filter((screen) => screen.title).map((screen) => html`<li key=${screen.path}><a href=${screen.path} aria-current=${isCurrent(screen) ? "page" : undefined} onClick=${() => setOpen(false)}>${screen.title}</a></li>`)}
     </ul></nav>
     <footer>
       <span class="server" title="The server that this console shows">${session.bootstrap_servers}</span>

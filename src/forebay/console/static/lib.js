@@ -58,14 +58,17 @@ async function send(url, options) {
   throw new ApiError(answer.error?.message ?? response.statusText, answer.error?.kind ?? "internal", response.status);
 }
 
+const LATE_SECONDS = 5;
+
 /**
- * What a path answers: {data, error, loading, reload}. It asks again when path or params change, and each `every`
- * seconds while the page is visible. Data stay while it asks again; an error then stands beside them. A path of null
+ * What a path answers: {data, error, loading, reload, at, isStale}. It asks again when path or params change, and each
+ * `every` seconds while the page is visible. Data stay while it asks again, or if that fails; `at` is when they came, in
+ * milliseconds, and `isStale` says that the last request failed or has had no answer for some seconds. A path of null
  * asks nothing.
  */
 export function useApi(path, params = {}, { every = 0 } = {}) {
   const key = path === null ? null : `${path}?${JSON.stringify(params)}`;
-  const [state, setState] = useState({ key, data: null, error: null, loading: path !== null });
+  const [state, setState] = useState({ key, data: null, error: null, loading: path !== null, late: false, at: null });
   const [round, setRound] = useState(0);
   const reload = useCallback(() => setRound((n) => n + 1), []);
   useEffect(() => {
@@ -73,13 +76,17 @@ export function useApi(path, params = {}, { every = 0 } = {}) {
     const gone = new AbortController();
     let timer;
     const ask = async () => {
-      setState((before) => ({ ...(before.key === key ? before : { data: null, error: null }), key, loading: true }));
+      setState((before) => ({ ...(before.key === key ? before : { data: null, error: null, at: null }), key, loading: true, late: false }));
+      const late = setTimeout(() => setState((before) => ({ ...before, late: true })), LATE_SECONDS * 1000);
+      gone.signal.addEventListener("abort", () => clearTimeout(late));
       try {
         const data = await get(path, params, gone.signal);
-        setState({ key, data, error: null, loading: false });
+        setState({ key, data, error: null, loading: false, late: false, at: Date.now() });
       } catch (error) {
         if (gone.signal.aborted) return;
-        setState((before) => ({ ...before, error, loading: false }));
+        setState((before) => ({ ...before, error, loading: false, late: false }));
+      } finally {
+        clearTimeout(late);
       }
       if (every && !gone.signal.aborted) timer = setTimeout(again, every * 1000);
     };
@@ -94,7 +101,9 @@ export function useApi(path, params = {}, { every = 0 } = {}) {
     };
   }, [key, round, every]);
   const fits = state.key === key;
-  return { data: fits ? state.data : null, error: fits ? state.error : null, loading: !fits || state.loading, reload };
+  const data = fits ? state.data : null;
+  const error = fits ? state.error : null;
+  return { data, error, loading: !fits || state.loading, reload, at: state.at, isStale: data !== null && (error !== null || state.late) };
 }
 
 // ---- places ---------------------------------------------------------------------------------------------------------
@@ -235,7 +244,7 @@ const TITLES = {
 };
 
 export const ErrorBox = ({ error, retry }) => html`<div class="box bad row spread" role="alert">
-  <div class="grow"><strong>${TITLES[error.kind] ?? "The request failed"}</strong><div>${error.message}</div></div>
+  <div class="grow"><strong>${TITLES[error.kind] ?? "The request failed"}</strong><div class=${error.message.includes("\n") ? "lines" : ""}>${error.message}</div></div>
   ${retry && html`<button onClick=${retry}>Try again</button>`}
 </div>`;
 
@@ -243,13 +252,18 @@ export const ErrorBox = ({ error, retry }) => html`<div class="box bad row sprea
 export const Missing = ({ missing }) => missing?.length
   ? html`<p class="small muted">${missing.map((sentence) => `${sentence[0].toUpperCase()}${sentence.slice(1)}`).join(". ")}.</p>` : null;
 
+/** Says of data that are not current why that is, and of when they are. */
+export const Stale = ({ of }) => html`
+  ${of.error && html`<${ErrorBox} error=${of.error} retry=${of.reload} />`}
+  ${of.isStale && html`<div class="box warn" role="status">${of.error ? "" : "The server has not answered for some seconds. "}This page shows its state at ${time(new Date(of.at).toISOString())}.</div>`}`;
+
 /** The usual frame around what `useApi` has: loading, an error, or the children for data (with an error above them). */
 export function Answer({ of, children, lines }) {
   if (of.data === null) {
     if (of.error) return html`<${ErrorBox} error=${of.error} retry=${of.reload} />`;
     return html`<${Loading} lines=${lines} />`;
   }
-  return html`${of.error && html`<${ErrorBox} error=${of.error} retry=${of.reload} />`}${children(of.data)}`;
+  return html`<${Stale} of=${of} />${children(of.data)}`;
 }
 
 /** Names with values; values of null are left out unless `all`. */
@@ -292,7 +306,7 @@ export function PagedTable({ path, params = {}, columns, label, keyOf, empty, ev
   const turn = (next) => setPlace({ key, tokens: next });
   const hasPages = tokens.length > 1 || data.next;
   return html`<div aria-busy=${answer.loading}>
-    ${answer.error && html`<${ErrorBox} error=${answer.error} retry=${answer.reload} />`}
+    <${Stale} of=${answer} />
     ${above?.(data)}
     ${data.items.length ? html`<${List} columns=${columns} items=${data.items} label=${label} keyOf=${keyOf} />` : empty ?? html`<${Empty} title="Not found" />`}
     ${(hasPages || data.items.length > 0) && html`<div class="pager">

@@ -37,7 +37,7 @@ const Clients = () => html`<${Card} note="In order of connection. Clients choose
       { name: "address", label: "Address", class: "name", cell: (c) => html`<span class="mono">${c.address}</span>` },
       { name: "client", label: "Client", cell: (c) => html`<span class="breaks">${c.client ?? html`<span class="muted">unknown</span>`} ${c.client_version ?? ""}</span>` },
       { name: "user", label: "User", cell: (c) => html`<span class="breaks">${c.user ?? html`<span class="muted">no login</span>`}</span>` },
-      { name: "role", label: "To the", cell: (c) => html`${c.role}<div class="sub">${c.listener}</div>` },
+      { name: "role", label: "Connected to", cell: (c) => html`${c.role}<div class="sub">${c.listener}</div>` },
       { name: "open_requests", label: "Open requests", num: true, cell: (c) => html`<span title=${bytes(c.open_bytes)}>${number(c.open_requests)}</span>` },
       { name: "unsent_bytes", label: "Unread", num: true, cell: (c) => bytes(c.unsent_bytes) },
       { name: "opened", label: "Connected", num: true, cell: (c) => html`<${Ago} at=${c.opened} />` },

@@ -3,7 +3,8 @@ import { Ago, Answer, Badge, Bar, Card, Empty, Facts, Head, List, Missing, Spark
 
 const HEALTH = { green: ["good", "healthy"], yellow: ["warn", "degraded"], red: ["bad", "broken"], unknown: ["", "health unknown"] };
 
-const Health = ({ health }) => {
+const Health = ({ health, isStale }) => {
+  if (isStale) return html`<${Badge} kind="bad">no answer<//>`;
   if (!health) return html`<${Badge}>health not reported<//>`;
   const [kind, text] = HEALTH[health.status] ?? HEALTH.unknown;
   return html`<${Badge} kind=${kind}>${text}<//> <span>${number(health.serving)} of ${number(health.buckets)} buckets serve</span>`;
@@ -43,10 +44,10 @@ function Places({ server, lag }) {
 
 const API_COLUMNS = [
   { name: "name", label: "Request", class: "name", cell: (a) => html`<span class="mono">${a.name}</span>` },
-  { name: "requests", label: "A second", num: true, cell: (a) => short(a.requests) },
-  { name: "p50", label: "Half took", num: true, cell: (a) => `≤ ${duration(a.p50)}` },
-  { name: "p99", label: "99 % took", num: true, cell: (a) => `≤ ${duration(a.p99)}` },
-  { name: "bytes_in", label: "Bytes a second", num: true, cell: (a) => bytes(a.bytes_in) },
+  { name: "requests", label: "Per second", num: true, cell: (a) => short(a.requests) },
+  { name: "p50", label: "Median", num: true, cell: (a) => `≤ ${duration(a.p50)}` },
+  { name: "p99", label: "99th percentile", num: true, cell: (a) => `≤ ${duration(a.p99)}` },
+  { name: "bytes_in", label: "Received per second", num: true, cell: (a) => bytes(a.bytes_in) },
   { name: "errors", label: "Failed", num: true, cell: (a) => a.errors ? html`<${Badge} kind="bad">${number(a.errors)}<//>` : "0" },
 ];
 
@@ -76,7 +77,7 @@ export default function Overview({ session }) {
   const answer = useApi("overview", {}, { every: 2 });
   const data = answer.data;
   return html`
-    <${Head} title="Overview" sub=${data && html`<${Health} health=${data.health} />${data.server && html`<span>started <${Ago} at=${data.server.started} /></span><span>version ${data.server.version ?? "unknown"}</span>`}`} />
+    <${Head} title="Overview" sub=${data && html`<${Health} health=${data.health} isStale=${answer.isStale} />${data.server && html`<span>started <${Ago} at=${data.server.started} /></span><span>version ${data.server.version ?? "unknown"}</span>`}`} />
     <div class="stack">
       <${Answer} of=${answer} lines=${8}>${(data) => html`
         ${data.server?.damaged.length > 0 && html`<${Card} title="Damaged buckets, which are offline"><${List} columns=${DAMAGE_COLUMNS} items=${data.server.damaged} label="Damaged buckets" /><//>`}

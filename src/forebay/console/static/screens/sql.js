@@ -1,5 +1,11 @@
 // One statement over all tables. It stops when the page goes, or when it is told to.
-import { Card, Empty, ErrorBox, Head, Rows, duration, html, number, post, useEffect, useQuery, useRef, useState } from "../lib.js";
+import { Card, Empty, ErrorBox, Head, Rows, duration, get, html, number, post, useEffect, useQuery, useRef, useState } from "../lib.js";
+
+const KEYWORDS = "SELECT FROM WHERE GROUP BY ORDER BY HAVING LIMIT JOIN LEFT JOIN USING DISTINCT count(*) DESCRIBE SHOW TABLES EXPLAIN BETWEEN CASE WHEN".split(/ (?!BY|JOIN|TABLES|WHEN)/);
+const PAUSE_MS = 150;
+
+/** The word that ends at the caret: a name with its dots and dollar signs. */
+const wordBefore = (text, caret) => /[\w$.]*$/.exec(text.slice(0, caret))[0];
 
 const KEPT = 20;
 const kept = () => JSON.parse(localStorage.getItem("statements") ?? "[]");
@@ -32,8 +38,43 @@ export default function Sql({ session }) {
     }
     running.current = null;
   };
+  const [proposals, setProposals] = useState([]);
+  const asked = useRef({});
+  const typed = (event) => {
+    const { value, selectionStart } = event.target;
+    setText(value);
+    clearTimeout(asked.current.timer);
+    asked.current.gone?.abort();
+    const word = wordBefore(value, selectionStart);
+    if (!word) return setProposals([]);
+    const keywords = KEYWORDS.filter((k) => k.toLowerCase().startsWith(word.toLowerCase()) && k !== word).map((k) => ({ text: k, kind: "keyword" }));
+    const gone = new AbortController();
+    asked.current = {
+      gone,
+      timer: setTimeout(() => get("completions", { word, statement: value.slice(0, 20000) }, gone.signal).then(
+        (answer) => setProposals([...answer.items, ...keywords].slice(0, 8)), () => gone.signal.aborted || setProposals([])), PAUSE_MS),
+    };
+    return undefined;
+  };
+  const accept = (proposal) => {
+    const caret = box.current.selectionStart;
+    const begin = caret - wordBefore(text, caret).length;
+    setText(text.slice(0, begin) + proposal.text + text.slice(caret));
+    setProposals([]);
+    requestAnimationFrame(() => {
+      box.current.focus();
+      box.current.setSelectionRange(begin + proposal.text.length, begin + proposal.text.length);
+    });
+  };
   const keys = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run(event);
+    else if (event.key === "Tab" && !event.shiftKey && proposals.length) {
+      event.preventDefault();
+      accept(proposals[0]);
+    } else if (event.key === "Escape" && proposals.length) {
+      event.stopPropagation();
+      setProposals([]);
+    }
   };
   const { data, error } = state;
   const example = session.lakes.length ? `${session.lakes[0]}.database.table` : 'database."table$lake"';
@@ -41,8 +82,11 @@ export default function Sql({ session }) {
     <${Head} title="SQL" sub="One DuckDB statement over live tables and their lakes" />
     <div class="stack">
       <form onSubmit=${run} class="stack" aria-label="SQL">
-        <textarea ref=${box} data-key="/" aria-label="Statement" rows="7" value=${text} onInput=${(e) => setText(e.target.value)} onKeyDown=${keys} spellcheck="false"
+        <textarea ref=${box} data-key="/" aria-label="Statement" rows="7" value=${text} onInput=${typed} onKeyDown=${keys} spellcheck="false"
           placeholder="SELECT status, count(*), sum(amount) FROM sales.orders GROUP BY status"></textarea>
+        ${proposals.length > 0 && html`<div class="row small" role="group" aria-label="Completions">
+          ${proposals.map((p, i) => html`<button type="button" key=${p.kind + p.text} class="quiet mono" title=${p.kind + (p.type ? `, ${p.type}` : "")} onClick=${() => accept(p)}>${p.text}${i === 0 && html` <kbd>Tab</kbd>`}</button>`)}
+        </div>`}
         <div class="row">
           <button class="primary" disabled=${state.running !== null || !text.trim()}>Run</button>
           <button type="button" disabled=${state.running === null} onClick=${() => running.current?.abort()}>Stop</button>

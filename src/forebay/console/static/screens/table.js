@@ -51,7 +51,7 @@ export default function Table({ database, table }) {
         ["Kind", html`<${Badge} kind=${t.kind === "log" ? "" : "info"}>${t.kind}<//>${t.merge_engine && html` <${Badge}>${t.merge_engine}<//>`}`],
         ["Primary key", t.primary_key.join(", ")], ["Partitioned by", t.partition_keys.join(", ")], ["Bucket key", t.bucket_keys.join(", ")],
         ["Buckets", t.partitions === null ? number(t.buckets) : `${number(t.buckets)} in each of ${number(t.partitions)} partitions`],
-        ["Numbered by the server", t.auto_increment], ["Created", t.created === null ? null : html`${time(t.created)} (<${Ago} at=${t.created} />)`],
+        ["Auto-increment column", t.auto_increment], ["Created", t.created === null ? null : html`${time(t.created)} (<${Ago} at=${t.created} />)`],
         ["Changed", t.changed && t.changed !== t.created ? html`${time(t.changed)} (<${Ago} at=${t.changed} />)` : null],
         ["Table id", number(t.id)], ["Schema version", number(t.schema_id)],
       ]} /><//>
