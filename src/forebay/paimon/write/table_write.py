@@ -75,7 +75,8 @@ class ExistingFiles:
             key = (e.partition, e.bucket)
             self._files.setdefault(key, []).append(e.file)
             self._sequence[key] = max(self._sequence.get(key, -1), e.file.max_sequence_number)
-            self._totals[e.partition] = e.total_buckets
+            if e.bucket >= 0:  # postponed rows are in no bucket yet
+                self._totals[e.partition] = e.total_buckets
 
     def next_sequence(self, key: Key) -> int:
         return self._sequence.get(key, -1) + 1
