@@ -34,8 +34,14 @@ from forebay.paimon.store.manifests import delete_quietly
 from forebay.paimon.write.bucketing import UNAWARE, FixedBuckets, Part, PartitionSplitter, parts_of
 from forebay.paimon.write.compaction import BucketCompaction, WriteCompaction
 from forebay.paimon.write.dynamic_buckets import DynamicBuckets
-from forebay.paimon.write.incoming import DELETE, INSERT, UPDATE_BEFORE, Intake, parse_kinds
+from forebay.paimon.write.incoming import DELETE, INSERT, UPDATE_BEFORE, Intake, names_of, parse_kinds
 from forebay.paimon.write.partial import partial_columns
+from forebay.paimon.write.retractions import (
+    check_delete_rows,
+    check_group_columns,
+    check_kinds,
+    check_takes_deletes,
+)
 from forebay.paimon.write.writers import AppendWriter, BucketWriter, KeyValueWriter
 
 OPEN_FILES_MAX = 64
@@ -145,13 +151,17 @@ class TableWrite:
             raise InvalidRequest(f"missing={missing!r} is neither 'error' nor 'null'")
         if columns is not None:
             return self.write(data, columns=one_or_more_names(columns, "columns"))
+        if self._spec is not None and (names := names_of(data)) is not None:
+            check_group_columns(self._spec, frozenset(names), f"upsert into {self._table.paths.root}")
         keeps_others = self._table.options.merge_engine in ("partial-update", "aggregation")
         return self.write(data, is_whole=missing == "error" and not keeps_others)
 
     def write(
         self, data: Any, kinds: Any = None, columns: Sequence[str] | None = None, *, is_whole: bool = False
     ) -> int:
-        """Write rows, and return their number. With `columns`, only these are written, and merging keeps the others.
+        """Write rows; return the number of those that were not ignored.
+
+        With `columns`, only these are written, and merging keeps the others.
 
         `data` is anything that `forebay.codec.casting.batches` accepts. `kinds` are the row kinds, one per row (a
         sequence or Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts. With `is_whole`, data that
@@ -160,7 +170,7 @@ class TableWrite:
         kind_codes = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
         names = None if columns is None else partial_columns(self._table, self._spec, columns)
         intake = Intake(self._table.schema, names, leaves_others=names is not None)
-        rows = 0
+        rows = written = 0
         for batch in intake.batches(data, is_whole=is_whole):
             if kind_codes is None:
                 batch_kinds = intake.kinds_of(batch, INSERT)
@@ -169,38 +179,40 @@ class TableWrite:
                 if len(batch_kinds) != batch.num_rows:
                     raise InvalidRequest(f"{len(kind_codes)} row kinds were given for more rows")
             rows += batch.num_rows
-            self.write_batch(batch, batch_kinds)
+            written += self.write_batch(batch, batch_kinds)
         if kind_codes is not None and len(kind_codes) != rows:
             raise InvalidRequest(f"{len(kind_codes)} row kinds were given for {rows} rows")
-        return rows
+        return written
 
     def write_changes(self, data: Any) -> int:
-        """Write rows by their column `_change_type`, and return their number."""
+        """Write rows by their column `_change_type`, and return the number of those that were not ignored."""
         return sum(self.write(rows, kinds) for rows, kinds in split_changes(data))
 
     def delete(self, data: Any) -> int:
         """Delete the rows with the keys in `data`, and return the number of keys.
 
-        Only the columns of the primary key are needed, unless the merge engine uses others.
+        Only the columns of the primary key are needed, and the sequence fields if the table has any. Raises
+        `UnsupportedOperation` if the merge engine would keep the rows.
         """
         if self._spec is None:
             raise InvalidRequest("an append table has no primary key by which rows could be deleted")
-        rows = 0
+        what, rows = f"delete from {self._table.paths.root}", 0
+        check_takes_deletes(self._spec, what)
         for batch in Intake(self._table.schema).batches(data, deletes=True):
+            check_delete_rows(self._spec, batch, what)
             self.write_batch(batch, np.full(batch.num_rows, DELETE, np.int8))
             rows += batch.num_rows
         return rows
 
-    def write_batch(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
-        """Write rows that have exactly the table's Arrow schema.
+    def write_batch(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> int:
+        """Write rows that have exactly the table's Arrow schema; return the number of those that were not ignored.
 
-        Rows of ignored kinds (`ignore-delete`, `ignore-update-before`) are dropped.
+        Rows of ignored kinds (`ignore-delete`, `ignore-update-before`) are dropped. Raises `InvalidRequest` for kinds
+        that the merge engine cannot merge.
         """
-        if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
-            batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
+        batch, kinds = self._taken(batch, kinds)
         if batch.num_rows == 0:
-            return
-        batch = with_offsets(batch)
+            return 0
         partitions, partition_of = self._partitions.split(batch)
         if self._dynamic is not None:
             buckets = self._dynamic.of(batch, partitions, partition_of)
@@ -209,6 +221,15 @@ class TableWrite:
         for part in parts_of(partitions, partition_of, buckets):
             self._write_part(batch, kinds, part)
         self._spill()
+        return len(kinds)
+
+    def _taken(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> tuple[pa.RecordBatch, npt.NDArray[np.int8]]:
+        """The rows without those of ignored kinds. Raises `InvalidRequest` for kinds that cannot be merged."""
+        if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
+            batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
+        if self._spec is not None:
+            check_kinds(self._spec, kinds, f"writing to {self._table.paths.root}")
+        return with_offsets(batch), kinds
 
     def write_bucket(self, partition: bytes, bucket: int, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
         """Write rows of one partition and bucket: see `write_batch`. Partition and bucket are not checked.
@@ -219,10 +240,9 @@ class TableWrite:
             raise InvalidRequest("the buckets of a table with dynamic buckets are chosen by its index; use write_batch")
         if not 0 <= bucket < max(self._total, 1):
             raise InvalidRequest(f"bucket {bucket} is none of the table's {max(self._total, 1)}")
-        if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
-            batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
+        batch, kinds = self._taken(batch, kinds)
         if batch.num_rows:
-            self._write_part(with_offsets(batch), kinds, Part(partition, bucket, None))
+            self._write_part(batch, kinds, Part(partition, bucket, None))
             self._spill()
 
     def _write_part(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], part: Part) -> None:
