@@ -98,9 +98,9 @@ class ExistingFiles:
 class TableWrite:
     """Writes rows of a table. Not thread-safe; each thread or process needs its own writer.
 
-    As in Paimon, two writers must not write the same bucket of a primary-key table at the same time, because their rows
-    would have the same sequence numbers. Several writers of one commit may, if each has its own `WriterShard`; then
-    none of them may compact.
+    Writers of different commits may write the same bucket at the same time: the later commit gives its rows greater
+    sequence numbers (`forebay.paimon.commit.sequence_numbers`). Several writers of one commit may, if each has its own
+    `WriterShard`; then none of them may compact.
     """
 
     def __init__(
@@ -318,6 +318,13 @@ class TableWrite:
                 if self._snapshot is None or self._table.snapshots.exists(self._snapshot.id):
                     raise  # otherwise, later snapshots were created and it expired while it was read
 
+    @property
+    def _base(self) -> int | None:
+        """The snapshot that was read for sequence numbers; 0: there was none, None: it was not looked for."""
+        if self._ignore_existing or self._existing is None:
+            return None
+        return 0 if self._snapshot is None else self._snapshot.id
+
     def _index_of(self, partition: bytes) -> Sequence[IndexManifestEntry]:
         self._state()
         if self._snapshot is None:
@@ -333,7 +340,7 @@ class TableWrite:
         prepared = self._prepare_all(items, full)
         indexes = self._dynamic.prepare() if self._dynamic is not None else {}
         return [
-            CommitMessage(key[0], key[1], self._total, _with_index(data, indexes.get(key)), compact)
+            CommitMessage(key[0], key[1], self._total, _with_index(data, indexes.get(key)), compact, self._base)
             for (key, _), (data, compact) in zip(items, prepared, strict=True)
             if not (data.is_empty and compact.is_empty)
         ]
