@@ -8,7 +8,9 @@ in their manifests, from the snapshot on that the writer began with (`CommitMess
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
@@ -27,6 +29,9 @@ from forebay.paimon.store.manifests import delete_quietly
 
 _FOLLOWED_MAX = 50
 """With more new snapshots than this, the live files are read instead of their changes."""
+
+_ROOM = 1 << 32
+"""The sequence numbers that a commit leaves free when it rewrites its files again."""
 
 _SAME_ROWS = (CommitKind.COMPACT, CommitKind.ANALYZE)
 """Kinds of commits that add no rows."""
@@ -115,6 +120,7 @@ class Numbering:
                     bucket = e.partition, e.bucket
                     self._least[bucket] = min(e.file.min_sequence_number, self._least.get(bucket, 1 << 62))
         self._shifts: dict[Bucket, int] = {}
+        self._rewritten: dict[str, list[ManifestEntry]] = {}  # by the name of the original file
         self.changes = changes
         """The changes, numbered for the last attempt."""
 
@@ -131,19 +137,21 @@ class Numbering:
         if latest is None or self._base is None or not self._least:
             return self.changes
         greatest = self._committed.greatest(self._base, latest, self._least)
+        # After a lost race there is room for the numbers of commits that are faster than rewriting once more.
+        room = _ROOM if self._shifts else 0
         shifts = {
-            bucket: greatest[bucket] + 1 - least
+            bucket: greatest[bucket] + 1 + room - least
             for bucket, least in self._least.items()
-            if greatest.get(bucket, -1) >= least
+            if greatest.get(bucket, -1) >= least + self._shifts.get(bucket, 0)
         }
-        if shifts and self._table.options.commit_discard_duplicate_files:
+        if not shifts:
+            return self.changes
+        if self._table.options.commit_discard_duplicate_files:
             raise Conflict(
                 f"others have committed to {self._table.paths.root} since these rows were written, which must be newer "
                 "than theirs; write the rows again ('commit.discard-duplicate-files' forbids to rewrite the files)"
             )
-        if shifts != self._shifts:
-            self.discard()
-            self.changes, self._shifts = self._shifted(shifts), shifts
+        self._shift(shifts)
         return self.changes
 
     def provider(self, provide: Callable[[Snapshot | None], Changes]) -> Callable[[Snapshot | None], Changes]:
@@ -157,40 +165,50 @@ class Numbering:
 
     def discard(self) -> None:
         """Delete the rewritten files, which are not committed."""
-        self._delete(self.changes, self._original)
-        self.changes, self._shifts = self._original, {}
+        self._delete(e for entries in self._rewritten.values() for e in entries)
+        self.changes, self._shifts, self._rewritten = self._original, {}, {}
 
     def settle(self, snapshot: Snapshot) -> None:
         """Delete the files that were rewritten: `snapshot` has committed the others."""
         self._committed.add(snapshot, self.changes.files)
-        self._delete(self._original, self.changes)
+        originals = (*self._original.files, *self._original.changelog)
+        self._delete(e for e in originals if e.file.file_name in self._rewritten)
 
-    def _delete(self, changes: Changes, kept: Changes) -> None:
-        names = {e.file.file_name for e in (*kept.files, *kept.changelog)}
-        for e in (*changes.files, *changes.changelog):
-            if e.file.file_name not in names:
-                for path in self._table.paths.data_file_and_companions(e.partition, e.bucket, e.file):
-                    delete_quietly(self._table.io, path)
+    def _delete(self, entries: Iterable[ManifestEntry]) -> None:
+        for e in entries:
+            for path in self._table.paths.data_file_and_companions(e.partition, e.bucket, e.file):
+                delete_quietly(self._table.io, path)
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def _shifted(self, shifts: dict[Bucket, int]) -> Changes:
-        """The changes with files whose sequence numbers are greater by `shifts`. An error leaves no new files."""
-        result = Changes([], [], self._original.index)
-        try:
-            for new, old, changelog in (
-                (result.files, self._original.files, False),
-                (result.changelog, self._original.changelog, True),
-            ):
-                for e in old:
-                    shift = shifts.get((e.partition, e.bucket), 0) if e.kind is FileKind.ADD else 0
-                    new += self._rewritten(e, shift, changelog) if shift else [e]
-        except BaseException:
-            self._delete(result, self._original)
-            raise
-        return result
+    def _shift(self, shifts: dict[Bucket, int]) -> None:
+        """Rewrite the original files of some buckets with numbers that are greater by `shifts`.
 
-    def _rewritten(self, entry: ManifestEntry, shift: int, changelog: bool) -> list[ManifestEntry]:
+        What was rewritten for an earlier attempt is deleted. An error leaves no new files of this one.
+        """
+        work = [
+            (e, shift, changelog)
+            for entries, changelog in ((self._original.files, False), (self._original.changelog, True))
+            for e in entries
+            if e.kind is FileKind.ADD and (shift := shifts.get((e.partition, e.bucket))) is not None
+        ]
+        with ThreadPoolExecutor(min(len(work), os.cpu_count() or 1)) as pool:
+            futures = [pool.submit(self._rewrite, *each) for each in work]
+        failure = next((error for f in futures if (error := f.exception()) is not None), None)
+        if failure is not None:
+            self._delete(e for f in futures if f.exception() is None for e in f.result())
+            raise failure
+        for (original, _, _), future in zip(work, futures, strict=True):
+            self._delete(self._rewritten.pop(original.file.file_name, ()))
+            self._rewritten[original.file.file_name] = future.result()
+        self._shifts |= shifts
+        files, changelog = (
+            [new for e in entries for new in self._rewritten.get(e.file.file_name, (e,))]
+            for entries in (self._original.files, self._original.changelog)
+        )
+        self.changes = Changes(files, changelog, self._original.index)
+
+    def _rewrite(self, entry: ManifestEntry, shift: int, changelog: bool) -> list[ManifestEntry]:
         table, file, place = self._table, entry.file, (entry.partition, entry.bucket)
         schema = table.schemas.schema(file.schema_id).with_options(table.schema.options)
         source = FileSource.APPEND if file.file_source is None else file.file_source
