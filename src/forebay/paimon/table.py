@@ -235,8 +235,9 @@ class Table(TableParts):
         """The number of keys deleted, and the snapshot. Keys without a row are not an error.
 
         `keys` has the columns of the primary key in any form that `append` accepts, or is one dict, a list of tuples,
-        or plain values if the key is a single column. `columns` raises `UnsupportedOperation`: a lake table deletes
-        whole rows.
+        or plain values if the key is a single column. In a table with sequence fields it has these, too: a delete
+        removes rows whose sequence is not greater. Raises `UnsupportedOperation` if the merge engine would keep the
+        rows, and for `columns`: a lake table deletes whole rows.
         """
         if columns is not None:
             raise UnsupportedOperation(
@@ -247,7 +248,7 @@ class Table(TableParts):
         return self._write(lambda w: w.delete(key_rows(keys, self.schema.primary_keys, self.name)))
 
     def write_changes(self, data: Rows) -> WriteResult:
-        """The number of changes written, and the snapshot.
+        """The number of changes written, without those that options of the table ignore, and the snapshot.
 
         `data` has the table's columns and `_change_type`, with the values insert, update_before, update_after and
         delete (or +I, -U, +U, -D). For all tables; without a primary key, only inserts are allowed.

@@ -49,7 +49,7 @@ class Intake:
         With `deletes`, omitted NOT NULL columns get a neutral value instead of being rejected: they are never read from
         a deleted row. With `is_whole`, a column that would become null because the data lacks it is an error.
         """
-        names = _names_of(data)
+        names = names_of(data)
         self._check_names(names)
         if is_whole and names is not None:
             self._check_whole(data, names)
@@ -98,7 +98,7 @@ def _is_required(f: DataField, deletes: bool) -> bool:
     return not f.type.nullable and f.default is None and not deletes
 
 
-def _names_of(data: Any) -> set[str] | None:
+def names_of(data: Any) -> set[str] | None:
     """The column names of Arrow data, data frames and dicts; None if they are unknown before conversion."""
     if isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
         return set(data.schema.names)
