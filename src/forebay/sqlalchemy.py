@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy.types as sql_types
 from sqlalchemy import URL, exc, pool
 from sqlalchemy.engine import default, reflection
-from sqlalchemy.sql import compiler, sqltypes
+from sqlalchemy.sql import compiler, sqltypes, type_api
 
 _PORT = 31337
 _LIVE = "live"
@@ -79,14 +79,14 @@ class Bytes(sql_types.LargeBinary):
         """Nothing to do."""
 
 
-class Interval(sqltypes.NativeForEmulated, sqltypes._AbstractInterval):
+class Interval(type_api.NativeForEmulated, sqltypes._AbstractInterval):
     """A timedelta, as DuckDB's INTERVAL."""
 
     __visit_name__ = "INTERVAL"
     native = True
 
     @classmethod
-    def adapt_emulated_to_native(cls, interval: Any, **kw: Any) -> Interval:
+    def adapt_emulated_to_native(cls, impl: Any, **kw: Any) -> Interval:
         """In place of SQLAlchemy's own, which is a time since 1970."""
         return cls()
 
@@ -131,7 +131,7 @@ class ForebayDialect(default.DefaultDialect):
     preparer = ForebayIdentifierPreparer
     statement_compiler = ForebayCompiler
     type_compiler_cls = ForebayTypeCompiler
-    colspecs: ClassVar[Any] = {sqltypes._Binary: Bytes, sql_types.Interval: Interval}
+    colspecs: Any = {sqltypes._Binary: Bytes, sql_types.Interval: Interval}  # noqa: RUF012 - as SQLAlchemy declares it
     div_is_floordiv = False
     supports_statement_cache = True
     supports_native_boolean = True
