@@ -105,21 +105,20 @@ def _branch_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _branch(options: argparse.Namespace) -> int:
     table, name = open_table(options), options.name
-    branches = table.context.branches
     _needs_name(options, "branch", ("tag", "rename", "fast_forward", "delete"))
     if name is None:
-        return _list(options, "branches", [{"branch": branch} for branch in branches.names()])
+        return _list(options, "branches", [{"branch": branch} for branch in table.branches()])
     if options.delete:
-        branches.drop(name)
+        table.delete_branch(name)
         return _answer(options, {"deleted": name}, f"deleted branch {name} of {table.name}")
     if options.rename is not None:
-        branches.rename(name, options.rename)
+        table.rename_branch(name, options.rename)
         return _answer(options, {"branch": options.rename}, f"branch {name} of {table.name} is now {options.rename}")
     if options.fast_forward:
-        branches.fast_forward(name)
+        table.fast_forward(name)
         latest = table.context.snapshots.latest_id()
         return _answer(options, {"snapshot": latest}, f"{table.name} is as branch {name} is: snapshot {latest}")
-    branches.create(name, options.tag)
+    table.create_branch(name, options.tag)
     return _answer(
         options, {"branch": name}, f"{table.name} has a branch {name}: write to '{table.name}$branch_{name}'"
     )

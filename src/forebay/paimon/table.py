@@ -315,6 +315,33 @@ class Table(TableParts):
         """Delete a tag, and the files that only it needs. Raises `NotFound`."""
         self.maintenance().delete_tag(name)
 
+    def branches(self) -> list[str]:
+        """The names of the branches, without main, sorted."""
+        return self.context.branches.names()
+
+    def create_branch(self, name: str, tag: str | None = None, *, ignore_if_exists: bool = False) -> None:
+        """Create a branch: empty with the current schema, or beginning with the snapshot of `tag`.
+
+        Open it with `catalog.table(name, branch=...)`. No process may commit to main meanwhile. Raises `AlreadyExists`,
+        `NotFound` for the tag.
+        """
+        self.context.branches.create(name, tag, ignore_if_exists)
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch; data files that only it has become orphans. Raises `NotFound`."""
+        self.context.branches.drop(name)
+
+    def rename_branch(self, name: str, new_name: str) -> None:
+        """Rename a branch. Raises `NotFound`, and `AlreadyExists` if the new name is taken."""
+        self.context.branches.rename(name, new_name)
+
+    def fast_forward(self, branch: str) -> None:
+        """Replace the history of main with that of a branch. No process may commit to main meanwhile.
+
+        Raises `NotFound`, and `InvalidRequest` for a branch without snapshots.
+        """
+        self.context.branches.fast_forward(branch)
+
     def remove_orphan_files(
         self,
         *,

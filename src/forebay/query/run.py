@@ -351,6 +351,7 @@ class Execution:
             if unknown is not None:
                 raise NotFound(
                     f"there is no table {unknown[1]}: tables are called database.table, or lake.database.table"
+                    f"{self._tables.resembling(unknown[1])}"
                 ) from e
             raise InvalidRequest(_in_sql(_of_target(str(e), self._target))) from e
 

@@ -116,6 +116,9 @@ def resolve(table: Table, as_of: AsOf, storage: LakeStorage | None = None) -> Re
     at_ms = moment_ms(as_of, "as_of")
     stops = _offsets_after(table, at_ms)
     base = None if source is None else _base(table, source, at_ms, stops)
+    if base is None and at_ms < table.info.created_ms:  # a table that was moved has a lake from before
+        created = dt.datetime.fromtimestamp(table.info.created_ms / 1000, dt.UTC).isoformat(" ", "milliseconds")
+        raise NotFound(f"table {table.path} did not exist as of {as_of}: it was created at {created}")
     _check_log(table, at_ms, {} if base is None else base.log_offsets, stops)
     return ReadPoint(base, stops)
 
