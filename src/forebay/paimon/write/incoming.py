@@ -1,7 +1,8 @@
 """Conversion of users' data to batches that a table stores: exact types, NOT NULL checks, row kinds.
 
-Conversion follows `forebay.codec.casting.batches`: columns are matched by name, values are never truncated or rounded
-silently, and errors name the column and the row. Omitted columns get their default value, or null.
+Conversion follows `forebay.codec.casting.batches`: columns are matched by name, values are cast as
+`forebay.codec.casting.arrays` says, and errors name the column and the row. Omitted columns get their default value, or
+null.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from forebay.api.changes import ROW_KINDS
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
 from forebay.codec.casting.batches import iter_record_batches
+from forebay.codec.casting.frames import check_index, is_pandas_frame
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.files.casts import evolve
@@ -50,6 +52,8 @@ class Intake:
         a deleted row. With `is_whole`, a column that would become null because the data lacks it is an error.
         """
         names = _names_of(data)
+        if is_pandas_frame(data):
+            check_index(data, [f.name for f in self._columns])
         self._check_names(names)
         if is_whole and names is not None:
             self._check_whole(data, names)
@@ -102,7 +106,9 @@ def _names_of(data: Any) -> set[str] | None:
     """The column names of Arrow data, data frames and dicts; None if they are unknown before conversion."""
     if isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
         return set(data.schema.names)
-    if hasattr(data, "columns"):  # a data frame of pandas or polars
+    if is_pandas_frame(data):
+        return {str(name) for name in (*data.index.names, *data.columns) if name is not None}
+    if hasattr(data, "columns"):  # of polars or DuckDB
         return {str(name) for name in data.columns}
     if isinstance(data, list | tuple) and data and all(isinstance(row, dict) for row in data):
         return {name for row in data for name in row}
