@@ -134,6 +134,20 @@ def test_the_named_index_of_a_data_frame_is_a_column_everywhere(place: Any) -> N
         log.append(frame.rename_axis("n"))
 
 
+def test_times_that_rows_and_lakes_cannot_hold_are_refused_before_they_are_written(place: Any) -> None:
+    """With a key and without one: they were cut to milliseconds, or written and then blocked tiering."""
+    columns = [("id", "BIGINT"), ("clock", "TIME(6)")]
+    keyed = place.create_table("shop.keyed", columns, primary_key="id", buckets=1)
+    plain = place.create_table("shop.plain", columns, buckets=1, bucket_keys=["id"])
+    night = pa.table({"id": [1], "clock": pa.array([86_400_000_000]).cast(pa.time64("us"))})
+    for write, scan in ((keyed.upsert, keyed.scan), (plain.append, plain.scan)):
+        for data in ([{"id": 1, "clock": dt.time(0, 0, 0, 1)}], night):
+            with pytest.raises(InvalidRequest, match=r"column 'clock', row 0: .* does not fit TIME.6"):
+                write(data)
+        write([{"id": 1, "clock": dt.time(23, 59, 59, 999_000)}])
+        assert scan().to_arrow().to_pylist() == [{"id": 1, "clock": dt.time(23, 59, 59, 999_000)}]
+
+
 def test_categories_of_polars_are_written_and_looked_up(place: Any) -> None:
     schema = {"kind": pl.Enum(["a", "b"]), "tags": pl.List(pl.Categorical)}
     frame = pl.DataFrame({"kind": ["a", "b"], "tags": [["x"], None]}, schema=schema)

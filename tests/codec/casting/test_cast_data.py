@@ -429,6 +429,40 @@ def test_a_decimal_becomes_the_nearest_float(value):
     assert one([{"c0": value}], schema_of(types.double())).column(0).to_pylist() == [float(value)]
 
 
+def test_a_time_is_a_time_of_day_in_whole_milliseconds():
+    """Rows of Fluss and files of Paimon have no more: finer digits would be lost, and others read another time."""
+
+    def times(unit: str, *values: int | None) -> pa.Array:
+        return pa.array(values, pa.int32() if unit in ("s", "ms") else pa.int64()).cast(
+            pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+        )
+
+    day = 86_400_000
+    for t in (types.time(6), types.time(9), types.array(types.time(6)), types.row(types.field("x", types.time(6)))):
+        for value in (dt.time(1, 2, 3, 4), dt.time(0, 0, 0, 999)):
+            nested = [value] if t.element else {"x": value} if t.fields else value
+            for data in ([{"c0": None}, {"c0": nested}], pa.table({"c0": pa.array([None, nested])})):
+                with pytest.raises(InvalidRequest, match=r"column 'c0.*', row 1: .* does not fit TIME.*milliseconds"):
+                    to_record_batches(data, schema_of(t))
+    assert column(times("us", 1_000, None), types.time(6)).to_pylist() == [dt.time(0, 0, 0, 1_000), None]
+    assert column(times("us", 1_999), types.time(3)).to_pylist() == [dt.time(0, 0, 0, 1_000)]
+    for unit, ticks in (("s", 1), ("ms", 1_000), ("us", 10**6), ("ns", 10**9)):
+        most = day // 1_000 * ticks
+        whole = max(ticks // 1_000, 1)
+        for t in (types.time(0), types.time(3), types.time(6), types.time(9)):
+            assert len(column(times(unit, 0, None, most - whole), t)) == 3
+            for wrong in (most, -whole, most * 2):
+                match = rf"row 1: .* {wrong} {unit} does not fit TIME"
+                with pytest.raises(InvalidRequest, match=match):
+                    column(times(unit, 0, wrong), t)
+                if t is types.time(3) and unit == "ms":
+                    with pytest.raises(InvalidRequest, match=match):
+                        column(
+                            pa.array([[], [wrong]], pa.list_(pa.int32())).cast(pa.list_(pa.time32("ms"))),
+                            types.array(t),
+                        )
+
+
 def test_a_mistake_is_one_exception():
     for data in ([{"id": 1, "tz": dt.datetime.now()}], pa.table({"id": [2**40]}), pd.DataFrame({"id": [1], "d": [1j]})):
         with pytest.raises(InvalidRequest) as mistake:

@@ -6,7 +6,8 @@ Three concessions, as in Arrow, Spark and Flink:
 
 * Floats are rounded to the nearest FLOAT, and to the nearest DECIMAL of the column's scale (half to even): most decimal
   fractions have no exact float. Decimals become the nearest float. Decimals into DECIMAL are never rounded.
-* Times and timestamps lose the digits beyond those of the column, downwards: clocks have more than most columns.
+* Times and timestamps lose the digits beyond those of the column, downwards: clocks have more than most columns. Digits
+  that the column has but storage has not are an error (`time_fits`).
 * Decimals become integers if they are whole: sums in DuckDB are DECIMAL(38, 0).
 
 A column is named by its path: `address.city`, `tags.element`, `attributes.value`.
@@ -23,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow.arrow_types import arrow_name, arrow_type, is_list
+from forebay.codec.arrow.arrow_types import arrow_name, arrow_type, is_list, time_unit
 from forebay.codec.casting.encodings import decoded, without_view
+from forebay.codec.casting.literals import TICKS_PER_SECOND
 from forebay.metadata.types import DataType, TypeRoot, child, walk
 
 INTEGER_TYPES = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT)
@@ -58,7 +60,7 @@ def cast_array(array: pa.Array, t: DataType, path: str) -> pa.Array:
     target = arrow_type(t)
     if _is.is_null(array.type):
         return pa.nulls(len(array), target)
-    is_there = array.type.equals(target) and not has_ltz(t)  # stored without its zone, which user data may have
+    is_there = array.type.equals(target) and is_stored_as_given(t)
     if t.is_nested:
         if is_there and not may_break_not_null(array, t):
             return array
@@ -124,16 +126,21 @@ def _cast_scalar(array: pa.Array, t: DataType, target: pa.DataType, path: str, g
         return convert(array)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         index = first_failure(array, convert)
-        hint = _ROUND if t.root is TypeRoot.DECIMAL and _is.is_decimal(array.type) else ""
+        hint = TIME_RANGE if t.root is TypeRoot.TIME else ""
+        if t.root is TypeRoot.DECIMAL and _is.is_decimal(array.type):
+            hint = _ROUND
         raise CastError(path, f"{arrow_name(array.type)} {shown(array[index])} does not fit {t}{hint}", index) from e
 
 
 def shown(value: pa.Scalar) -> str:
     """`value` for a message; a time or timestamp that Python's types cannot express as a number with its unit."""
+    t = value.type
+    if _is.is_time(t) and not 0 <= value.value < 86_400 * TICKS_PER_SECOND[t.unit]:  # Python would show another time
+        return f"{value.value} {t.unit}"
     try:
         return str(value)
     except (OverflowError, ValueError):
-        return f"{value.value} {value.type.unit}"
+        return f"{value.value} {t.unit}"
 
 
 def first_failure(array: pa.Array, convert: Callable[[pa.Array], Any]) -> int:
@@ -168,7 +175,9 @@ def _convert(array: pa.Array, t: DataType, target: pa.DataType) -> pa.Array:
         return result
     if t.root is TypeRoot.TIMESTAMP_LTZ:
         return in_unit(array, pa.timestamp(target.unit, source.tz)).view(target)
-    if t.root in (TypeRoot.TIME, TypeRoot.TIMESTAMP):
+    if t.root is TypeRoot.TIME:
+        return require_times(in_unit(array, target), t)
+    if t.root is TypeRoot.TIMESTAMP:
         return in_unit(array, target)
     if _is.is_string_view(source) or _is.is_binary_view(source):
         return without_view(array, target)
@@ -188,6 +197,37 @@ def _from_decimal(array: pa.Array, t: DataType) -> pa.Array:
     if t.root in INTEGER_TYPES:
         return array.cast(pa.decimal128(38, array.type.scale)).cast(pa.int64())  # of decimal32 Arrow takes few values
     return array.cast(pa.string()).cast(pa.float64())  # Arrow's own cast does not find the nearest
+
+
+TIME_RANGE = (
+    "; a TIME is a time of day below 24:00 in whole milliseconds, which is what Fluss and Paimon store of each TIME(p) "
+    "(a column of type TIME(3) cuts off further digits)"
+)
+"""What a TIME may be, for messages."""
+
+
+def time_fits(ticks: int, t: DataType) -> bool:
+    """Whether a TIME column of type `t` may have this value, in the unit of its storage type.
+
+    Rows of Fluss, and all files of Paimon, store milliseconds, whatever the precision is.
+    """
+    return 0 <= ticks < _ticks_of_day(t) and ticks * 1_000 % TICKS_PER_SECOND[time_unit(t.precision)] == 0
+
+
+def require_times(array: pa.Array, t: DataType) -> pa.Array:
+    """`array`, of the storage type of the TIME `t`. Raises `pa.ArrowInvalid` if a value is not as `time_fits` says."""
+    numbers = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
+    extremes = pc.min_max(numbers)
+    if extremes["min"].is_valid and not all(0 <= extremes[end].as_py() < _ticks_of_day(t) for end in ("min", "max")):
+        raise pa.ArrowInvalid("not a time of day")
+    coarse = array.cast(pa.time32("ms"), safe=False) if pa.types.is_time64(array.type) else array
+    if pc.any(pc.not_equal(coarse.cast(array.type), array)).as_py():
+        raise pa.ArrowInvalid("not whole milliseconds")
+    return array
+
+
+def _ticks_of_day(t: DataType) -> int:
+    return 86_400 * TICKS_PER_SECOND[time_unit(t.precision)]
 
 
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
@@ -214,6 +254,19 @@ def in_unit(array: pa.Array, target: pa.DataType) -> pa.Array:
 @lru_cache(maxsize=1024)
 def _has_not_null(t: DataType) -> bool:
     return any(not inner.nullable or _has_not_null(inner) for inner in t.children())
+
+
+@lru_cache(maxsize=1024)
+def has_time(t: DataType) -> bool:
+    """Return whether a type is or contains TIME."""
+    return any(inner.root is TypeRoot.TIME for inner in walk(t))
+
+
+def is_stored_as_given(t: DataType) -> bool:
+    """Whether all arrays of `arrow_type(t)` may be stored: not TIMESTAMP_LTZ, which loses its zone, and TIME, whose
+    values have a range.
+    """
+    return not has_ltz(t) and not has_time(t)
 
 
 @lru_cache(maxsize=1024)

@@ -21,7 +21,16 @@ import pyarrow.compute as pc
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_name, arrow_type, storage_schema
 from forebay.codec.arrow.empty_offsets import with_offsets
-from forebay.codec.casting.arrays import CastError, cast_array, check_names, first_failure, has_ltz, may_break_not_null
+from forebay.codec.casting.arrays import (
+    CastError,
+    cast_array,
+    check_names,
+    first_failure,
+    has_ltz,
+    has_time,
+    is_stored_as_given,
+    may_break_not_null,
+)
 from forebay.codec.casting.conform import conform_array
 from forebay.codec.casting.frames import arrow_stream, check_index, is_pandas_frame, with_named_index
 from forebay.codec.casting.values import array_of_values
@@ -76,7 +85,7 @@ def _target(columns: tuple[Column, ...]) -> tuple[pa.Schema, frozenset[str]]:
     """The storage schema of `columns`, and the names of those columns whose arrays are stored as they are once they
     have its type.
     """
-    plain = (c.name for c in columns if not c.data_type.is_nested and not has_ltz(c.data_type))
+    plain = (c.name for c in columns if not c.data_type.is_nested and is_stored_as_given(c.data_type))
     return storage_schema(columns), frozenset(plain)
 
 
@@ -260,7 +269,8 @@ def _cast(
 
 def _cast_column(array: pa.Array, column: Column, first_row: int) -> pa.Array:
     t = column.data_type
-    if t.is_nested and has_ltz(t) and array.type.equals(arrow_type(t, "UTC")) and not may_break_not_null(array, t):
+    has_zones_only = t.is_nested and has_ltz(t) and not has_time(t) and array.type.equals(arrow_type(t, "UTC"))
+    if has_zones_only and not may_break_not_null(array, t):
         return conform_array(array, arrow_type(t), column.name, truncate=False)
     try:
         return cast_array(array, column.data_type, column.name)

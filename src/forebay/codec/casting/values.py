@@ -13,7 +13,15 @@ import pyarrow as pa
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type
 from forebay.codec.arrow.value_arrays import array_of_column_values, validity_of_values
-from forebay.codec.casting.arrays import FLOAT_TYPES, INTEGER_TYPES, CastError, check_names, require_no_nulls
+from forebay.codec.casting.arrays import (
+    FLOAT_TYPES,
+    INTEGER_TYPES,
+    TIME_RANGE,
+    CastError,
+    check_names,
+    require_no_nulls,
+    time_fits,
+)
 from forebay.codec.casting.literals import exact, within, wrong_kind
 from forebay.codec.storage_values import DECIMAL_CONTEXT
 from forebay.metadata.types import DataType, TypeRoot, child
@@ -62,6 +70,8 @@ def _column_value(value: Any, t: DataType) -> Any:
     if t.root is TypeRoot.DECIMAL and isinstance(value, float | np.floating):
         value = _nearest_decimal(float(value), t)
     converted = within(value, t) if t.root in _CUT_OFF else exact(value, t)
+    if t.root is TypeRoot.TIME and not time_fits(converted, t):
+        raise InvalidRequest(f"{value!r} does not fit {t}{TIME_RANGE}")
     if t.root is TypeRoot.BINARY and len(converted) != t.length:
         raise wrong_kind(value, t, f"exactly {t.length} bytes")
     return converted
