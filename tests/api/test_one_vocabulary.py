@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -108,6 +109,59 @@ def test_a_table_is_made_from_a_data_frame(place: Any) -> None:
     table = place.create_table("shop.t", frame, primary_key="id", buckets=1)
     table.upsert(frame)
     assert sorted_rows(table.scan().to_arrow()) == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+
+
+def test_the_named_index_of_a_data_frame_is_a_column_everywhere(place: Any) -> None:
+    frame = pd.DataFrame({"name": ["a", "b"]}, index=pd.Index([7, 8], name="id"))
+    table = place.create_table("shop.t", frame, primary_key="id", buckets=1)
+    table.upsert(frame)
+    both = [{"id": 7, "name": "a"}, {"id": 8, "name": "b"}]
+    assert sorted_rows(table.scan().to_arrow()) == both
+    assert table.lookup(frame.drop(columns="name")).to_pylist() == both
+    table.write_changes(frame.assign(name=["c", "d"], _change_type=["update_after", "delete"]))
+    assert table.scan().to_arrow().to_pylist() == [{"id": 7, "name": "c"}]
+    with table.lookup_table() as rows:
+        assert rows.join(frame.rename(columns={"name": "old"})).to_pylist() == [
+            {"id": 7, "old": "a", "name": "c"},
+            {"id": 8, "old": "b", "name": None},
+        ]
+    table.delete(frame.iloc[:1].drop(columns="name"))
+    assert table.scan().count() == 0
+    log = place.create_table("shop.log", frame, buckets=1, bucket_keys=["id"])
+    log.append(frame)
+    assert sorted_rows(log.scan().to_arrow()) == both
+    with pytest.raises(InvalidRequest, match=r"index of the DataFrame is named 'n'.*reset_index\(drop=True\)"):
+        log.append(frame.rename_axis("n"))
+
+
+def test_times_that_rows_and_lakes_cannot_hold_are_refused_before_they_are_written(place: Any) -> None:
+    """With a key and without one: they were cut to milliseconds, or written and then blocked tiering."""
+    columns = [("id", "BIGINT"), ("clock", "TIME(6)")]
+    keyed = place.create_table("shop.keyed", columns, primary_key="id", buckets=1)
+    plain = place.create_table("shop.plain", columns, buckets=1, bucket_keys=["id"])
+    night = pa.table({"id": [1], "clock": pa.array([86_400_000_000]).cast(pa.time64("us"))})
+    for write, scan in ((keyed.upsert, keyed.scan), (plain.append, plain.scan)):
+        for data in ([{"id": 1, "clock": dt.time(0, 0, 0, 1)}], night):
+            with pytest.raises(InvalidRequest, match=r"column 'clock', row 0: .* does not fit TIME.6"):
+                write(data)
+        write([{"id": 1, "clock": dt.time(23, 59, 59, 999_000)}])
+        assert scan().to_arrow().to_pylist() == [{"id": 1, "clock": dt.time(23, 59, 59, 999_000)}]
+
+
+def test_categories_of_polars_are_written_and_looked_up(place: Any) -> None:
+    schema = {"kind": pl.Enum(["a", "b"]), "tags": pl.List(pl.Categorical)}
+    frame = pl.DataFrame({"kind": ["a", "b"], "tags": [["x"], None]}, schema=schema)
+    table = place.create_table("shop.t", frame, primary_key="kind", buckets=1)
+    table.upsert(frame)
+    assert table.scan().to_arrow().sort_by("kind").to_pylist() == frame.to_dicts()
+    for keys in (frame.select("kind"), frame["kind"], frame["kind"].cast(pl.String), frame["kind"].to_arrow()):
+        assert table.lookup(keys, missing="error").to_pylist() == frame.to_dicts()
+    left = frame.select("kind", text=pl.lit("t"))
+    with table.lookup_table() as rows:
+        for how in ("left", "inner"):
+            assert [row["tags"] for row in rows.join(left, how=how).to_pylist()] == [["x"], None]
+    table.write_changes(left.select("kind", _change_type=pl.lit("delete").cast(pl.Categorical)))
+    assert table.scan().count() == 0
 
 
 def test_columns_are_added_and_options_set(place: Any, keyed: Any) -> None:
