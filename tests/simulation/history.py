@@ -12,6 +12,7 @@ from typing import Any
 from forebay.client.admin import lake_history
 from forebay.kv.checkpoint import KvFolder
 from forebay.log import recovery
+from forebay.log.commit_times import CommitTimes
 from forebay.log.log_ends import LogEndEvidence
 from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment
@@ -106,11 +107,17 @@ def _write_without_gate(self: TransactionManager, transaction: Any) -> None:
         replica = self._write_bucket(transaction, bucket)
         if replica is not None:
             replica.show_decided()
+            replica.log.release_time(transaction.held)
             self._replicas.end(replica)
 
 
 def _check_no_conditions(world: World) -> None:
     _replace(UnchangedKeys, "check", lambda self, end: None)
+
+
+def _let_time_go_on(world: World) -> None:
+    _replace(CommitTimes, "hold", lambda self, held, last_ms: last_ms)
+    _replace(CommitTimes, "settle", lambda self, timestamp_ms: True)
 
 
 def _share_directories(world: World) -> None:
@@ -174,6 +181,7 @@ MUTANTS = {
     "lock": _share_directories,
     "numbers": _trust_numbers,
     "versions": _look_once_before_a_wait,
+    "times": _let_time_go_on,
     "ends": _take_damage_for_a_torn_write,
 }
 """Servers that break a promise: a simulation that finds nothing wrong with them would be worth nothing."""

@@ -15,13 +15,16 @@ Rules:
   done, by this process or the next one: a bucket of a decided transaction is not used before its rows are in it.
 - A decided transaction writes with a writer id of its own, and numbers its batches in each bucket from 0. So the log
   of a bucket says how far an earlier attempt has come, and nothing is written twice.
+- All rows of a transaction have the time of its decision in their logs: what the logs held at a time has all or none.
+  Until they are written, the time of their logs stands still (`forebay.log.commit_times`), and a request for an offset
+  by time waits. Decided transactions write to a bucket in the order of their decisions.
 - While rows are written, the tables' commit gates are passed: a table snapshot has all of them or none. Rows of log
   tables become visible when all of them are durable.
-- A commit may have conditions (forebay.server.transactions.commit_conditions). It closes the gates of their tables and
-keeps the
-  puts of its buckets waiting from the check to the last row, so nothing comes in between. It is decided after every
-  transaction that it has seen and before those that it has not, and where its rows cannot be written, the bucket goes
-  offline: opening it writes them first. So a crash, after which nothing is checked again, changes none of that.
+- A commit has conditions (forebay.server.transactions.commit_conditions) if the client sets some, and for tables whose
+  merges may be refused, such as sums that do not fit. It closes the gates of their tables and keeps the puts of its
+  buckets waiting from the check to the last row, so nothing comes in between. It is decided after every transaction
+  that it has seen and before those that it has not, and where its rows cannot be written, the bucket goes offline:
+  opening it writes them first. So a crash, after which nothing is checked again, changes none of that.
 - Rows for tables and partitions that were dropped since they were staged are dropped, too.
 
 Threads: everything may be called from any thread, and blocks. Prior art: Delta's transaction identifiers, Kafka's
@@ -37,6 +40,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import partial
 from math import inf
 
 from forebay.base import threads
@@ -54,7 +58,9 @@ from forebay.base.errors import (
 from forebay.base.thread_rules import blocking
 from forebay.base.threads import Executor, Future, WriteGate
 from forebay.codec.log.header import iter_headers, verify_crc
+from forebay.kv.merge_plans import may_refuse_merges
 from forebay.kv.tablet import ChangelogCodec, PutRequest
+from forebay.log.commit_times import HeldTime
 from forebay.metadata.table import TableBucket
 from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.metadata.catalog import LiveTable, TableCatalog
@@ -63,7 +69,13 @@ from forebay.server.storage.batch_check import check_log_batches
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.server.storage.write_command import DecidedCommand
-from forebay.server.transactions.commit_conditions import KeysChanged, UnchangedKeys, UnchangedSince
+from forebay.server.transactions.commit_conditions import (
+    KeysChanged,
+    MergeablePuts,
+    PutRefused,
+    UnchangedKeys,
+    UnchangedSince,
+)
 from forebay.server.transactions.stages import ENTRIES_MAX, Stage, StagedBatch, StageFiles
 
 _LOGGER = logging.getLogger(__name__)
@@ -150,6 +162,8 @@ class _Transaction:
         self.stage_locks: dict[str, threads.Lock] = {}
         self.staged_bytes = 0
         self.work: dict[TableBucket, list[_DecidedBatch]] = {}
+        self.held = HeldTime(stored.changed_ms)
+        """The time of the decision, at which logs that were open then stand still until the rows are in them."""
 
     @property
     def state(self) -> TransactionState:
@@ -513,18 +527,19 @@ class TransactionManager:
         if transaction is None:
             raise self._gone(transaction_id)
         if transaction.state is TransactionState.OPEN:
-            if unchanged_since:
-                self._commit_if_unchanged(transaction, attempts, unchanged_since)
-            else:
-                self._decide(transaction, attempts)
+            self._decide_first(transaction, attempts, unchanged_since)
         if transaction.state is TransactionState.DECIDED:
             self._finish(transaction)
         return transaction.stored.changed_ms
 
     def _decide(
-        self, transaction: _Transaction, attempts: tuple[str, ...], conditions: Sequence[UnchangedKeys] = ()
+        self,
+        transaction: _Transaction,
+        attempts: tuple[str, ...],
+        held: Sequence[BucketReplica] = (),
+        unchanged: Sequence[UnchangedKeys] = (),
     ) -> bool:
-        """Decide a transaction. Return False if another one has to write to a bucket with a condition before."""
+        """Decide a transaction. Return False if another one has to write to a bucket whose puts are `held` before."""
         with transaction.gate.closed():
             if transaction.state is not TransactionState.OPEN:
                 return True
@@ -533,77 +548,118 @@ class TransactionManager:
                     raise self._gone(transaction.stored.transaction_id)
             self._check_attempts(transaction, attempts)
             work = self._work_of(transaction, attempts)
-            with self._deciding:
-                if any(self._decided_for(each.replica.bucket) for each in conditions):
-                    return False
-                for condition in conditions:
-                    condition.check(condition.replica.log.log_end_offset)
-                decided = replace(
-                    transaction.stored,
-                    state=TransactionState.DECIDED,
-                    changed_ms=self._clock.now_ms(),
-                    writer_id=self._store.take(WRITER_COUNTER),
-                    attempts=attempts,
-                )
-                self._store.put_transaction(decided)
-                with self._lock:
-                    transaction.stored, transaction.work = decided, work
-                    self._note_unfinished()
+            with ExitStack() as opened:
+                replicas = self._in_each(work, self._begin, opened)
+                with self._deciding:
+                    if any(self._decided_for(replica.bucket) for replica in held):
+                        return False
+                    for condition in unchanged:
+                        condition.check(condition.replica.log.log_end_offset)
+                    with self._time_held(transaction, replicas) as decided_ms:
+                        decided = replace(
+                            transaction.stored,
+                            state=TransactionState.DECIDED,
+                            changed_ms=decided_ms,
+                            writer_id=self._store.take(WRITER_COUNTER),
+                            attempts=attempts,
+                        )
+                        self._store.put_transaction(decided)
+                        with self._lock:
+                            transaction.stored, transaction.work = decided, work
+                            self._note_unfinished()
             return True
 
-    def _commit_if_unchanged(
+    @contextmanager
+    def _time_held(self, transaction: _Transaction, replicas: Sequence[BucketReplica]) -> Iterator[int]:
+        """Let time stand still in these logs at a moment that all of them can still give to records, and yield it.
+
+        It stands still until the transaction's rows are written, or, if the block fails, until its end.
+        """
+        held = transaction.held = HeldTime(self._clock.now_ms())
+        try:
+            earliest = [replica.log.hold_time(held) for replica in replicas]
+            # Later than the answers about times that were given before all logs stood still: they are without the rows.
+            held.at_ms = max([held.at_ms, self._clock.now_ms(), *earliest])
+            yield held.at_ms
+        except BaseException:
+            for replica in replicas:
+                replica.log.release_time(held)
+            raise
+
+    def _decide_first(
         self, transaction: _Transaction, attempts: tuple[str, ...], unchanged_since: UnchangedSince
     ) -> None:
-        """Decide and write a transaction if its conditions hold, else end it. Raises as the future of `commit`."""
+        """Decide a transaction, and if it has conditions, write it. End it if they do not hold.
+
+        Raises as the future of `commit`.
+        """
         try:
             with ExitStack() as using:
                 with self._using(transaction.stored.transaction_id):
                     self._check_attempts(transaction, attempts)
                     work = self._work_of(transaction, attempts)
-                    conditions = [
-                        UnchangedKeys(replica, self._codec_of(replica.table), batches, since.get(bucket, 0))
-                        for bucket, batches in work.items()
-                        if (since := unchanged_since.get(bucket.table_id)) is not None
-                        and (replica := self._used(bucket, using)) is not None
-                    ]
+                    unchanged, mergeable = self._conditions(work, unchanged_since, using)
                     for _ in range(_EARLY_CHECKS):
-                        for condition in conditions:
+                        for condition in unchanged:
                             condition.check(condition.replica.log.high_watermark)
-                while not self._written_in_one(transaction, attempts, work, conditions):
-                    for condition in conditions:
-                        for other, _ in self._decided_for(condition.replica.bucket):
+                if not unchanged and not mergeable:
+                    self._decide(transaction, attempts)
+                    return
+                while not self._written_in_one(transaction, attempts, work, unchanged, mergeable):
+                    for replica in _replicas(unchanged, mergeable):
+                        for other, _ in self._decided_for(replica.bucket):
                             self._finish(other)
-        except KeysChanged as e:
+        except (KeysChanged, PutRefused) as e:
             self._end(transaction, e.message)
             raise
 
+    def _conditions(
+        self, work: Mapping[TableBucket, Sequence[_DecidedBatch]], unchanged_since: UnchangedSince, using: ExitStack
+    ) -> tuple[list[UnchangedKeys], list[MergeablePuts]]:
+        unchanged, mergeable = list[UnchangedKeys](), list[MergeablePuts]()
+        for bucket, batches in work.items():
+            table = self._catalog.table_by_id(bucket.table_id)
+            since = unchanged_since.get(bucket.table_id)
+            is_merged = table is not None and may_refuse_merges(table.info)
+            if since is None and not is_merged:
+                continue
+            replica = self._used(bucket, using)
+            if replica is not None and since is not None:
+                unchanged.append(UnchangedKeys(replica, self._codec_of(replica.table), batches, since.get(bucket, 0)))
+            if replica is not None and is_merged:
+                mergeable.append(MergeablePuts(replica, batches))
+        return unchanged, mergeable
+
     def _used(self, bucket: TableBucket, using: ExitStack) -> BucketReplica | None:
         """The replica of a bucket, which stays open inside `using`; None if the bucket was dropped."""
-        try:
-            return using.enter_context(self._replicas.using(bucket, counts=False))
-        except Unavailable as e:
-            if e.code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
-                raise
-            return None
+        replica = self._begin(bucket)
+        if replica is not None:
+            using.callback(self._replicas.end, replica)
+        return replica
 
     def _written_in_one(
         self,
         transaction: _Transaction,
         attempts: tuple[str, ...],
         work: Mapping[TableBucket, Sequence[_DecidedBatch]],
-        conditions: Sequence[UnchangedKeys],
+        unchanged: Sequence[UnchangedKeys],
+        mergeable: Sequence[MergeablePuts],
     ) -> bool:
         """Decide a transaction, and write it before anything else is written to the buckets of its conditions.
 
         Return False if another transaction has to write to them first.
         """
-        replicas = [condition.replica for condition in conditions]
+        replicas = _replicas(unchanged, mergeable)
         with transaction.finishing:
             with ExitStack() as inside:
                 inside.enter_context(self._gates(work, closed={replica.bucket.table_id for replica in replicas}))
                 for replica in replicas:
                     inside.enter_context(replica.puts_held())
-                if not self._decide(transaction, attempts, conditions):
+                for puts in mergeable:
+                    if self._decided_for(puts.replica.bucket):
+                        return False
+                    puts.check()
+                if not self._decide(transaction, attempts, replicas, unchanged):
                     return False
                 try:
                     self._complete(transaction)
@@ -702,40 +758,70 @@ class TransactionManager:
 
     def _write(self, transaction: _Transaction) -> None:
         with ExitStack() as inside:
-            writing = [self._writers.submit(self._write_bucket, transaction, bucket) for bucket in transaction.work]
-            written: list[BucketReplica] = []
-            error: ForebayError | None = None
-            for future in writing:
-                try:
-                    replica = future.result()
-                except ForebayError as e:
-                    error = error or e
-                    continue
-                if replica is not None:
-                    written.append(replica)
-                    inside.callback(self._replicas.end, replica)
-            if error is not None:
-                raise error
+            written = self._in_each(transaction.work, partial(self._write_bucket, transaction), inside)
             with self._replicas.showing:
                 for replica in written:
                     replica.show_decided()
+                    replica.log.release_time(transaction.held)
+
+    def _in_each(
+        self, buckets: Iterable[TableBucket], begin: Callable[[TableBucket], BucketReplica | None], uses: ExitStack
+    ) -> list[BucketReplica]:
+        """Call `begin` for each bucket, many at a time; return the replicas, which stay open inside `uses`.
+
+        Raises the first error when all calls have ended.
+        """
+        beginning = [self._writers.submit(begin, bucket) for bucket in buckets]
+        replicas: list[BucketReplica] = []
+        error: ForebayError | None = None
+        for future in beginning:
+            try:
+                replica = future.result()
+            except ForebayError as e:
+                error = error or e
+                continue
+            if replica is not None:
+                replicas.append(replica)
+                uses.callback(self._replicas.end, replica)
+        if error is not None:
+            raise error
+        return replicas
 
     @blocking
-    def _write_bucket(self, transaction: _Transaction, bucket: TableBucket) -> BucketReplica | None:
-        """Write to one bucket, and return its replica, which stays open; None if the bucket was dropped."""
+    def _begin(self, bucket: TableBucket) -> BucketReplica | None:
+        """Return the replica of a bucket, which stays open; None if the bucket was dropped."""
         try:
-            replica = self._replicas.begin(bucket, counts=False)
+            return self._replicas.begin(bucket, counts=False)
         except Unavailable as e:
             if e.code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
                 raise
             return None
+
+    @blocking
+    def _write_bucket(self, transaction: _Transaction, bucket: TableBucket) -> BucketReplica | None:
+        """Write to one bucket, after what was decided before; return its replica as `_begin` does."""
+        replica = self._begin(bucket)
+        if replica is None:
+            return None
         try:
             self._keep_writers(replica)
-            replica.submit(DecidedCommand(transaction.stored.writer_id, transaction.work[bucket]))
+            for each, _ in self._decided_for(bucket):
+                if each.stored.writer_id <= transaction.stored.writer_id:
+                    self._write_decided(each, replica)
+                    if replica.has_kv:  # the rows are visible
+                        replica.log.release_time(each.held)
         except BaseException:
             self._replicas.end(replica)
             raise
         return replica
+
+    def _write_decided(self, transaction: _Transaction, replica: BucketReplica) -> None:
+        def batches() -> Iterator[_DecidedBatch]:
+            # Looked for when it is their turn: meanwhile the transaction may have ended, and its stages are gone.
+            yield from transaction.work.get(replica.bucket, ())
+
+        stored = transaction.stored
+        replica.submit(DecidedCommand(stored.writer_id, stored.changed_ms, batches()))
 
     # ---- for buckets that are opened --------------------------------------------------------------------------------
 
@@ -749,8 +835,8 @@ class TransactionManager:
             replica.log.keep_writers([t.stored.writer_id for t in self._by_id.values() if replica.bucket in t.work])
 
     def write(self, replica: BucketReplica) -> None:
-        for transaction, batches in self._decided_for(replica.bucket):
-            replica.submit(DecidedCommand(transaction.stored.writer_id, batches))
+        for transaction, _ in self._decided_for(replica.bucket):
+            self._write_decided(transaction, replica)
         replica.show_decided()
 
     def _note_unfinished(self) -> None:
@@ -844,3 +930,9 @@ class TransactionManager:
     def close(self) -> None:
         """Close the files of stages."""
         self._files.close_all()
+
+
+def _replicas(unchanged: Sequence[UnchangedKeys], mergeable: Sequence[MergeablePuts]) -> list[BucketReplica]:
+    """The buckets with conditions, each once."""
+    replicas = [condition.replica for condition in unchanged] + [puts.replica for puts in mergeable]
+    return list({replica.bucket: replica for replica in replicas}.values())
