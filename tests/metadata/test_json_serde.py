@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.metadata import types
+from forebay.metadata import json_serde, types
 from forebay.metadata.json_serde import schema_from_json, schema_to_json
 from forebay.metadata.table import AggregateFunction, Column, Schema
 
@@ -50,5 +50,5 @@ def test_a_document_of_very_many_parts_is_refused_before_it_is_read(
     few = start + element * (json_serde.ENTRIES_MAX // 4) + end
     assert isinstance(json_serde.loads(few, "table descriptor"), dict)
     monkeypatch.setattr(json_serde.json, "loads", lambda _: pytest.fail("it was read"))
-    with pytest.raises(InvalidRequest, match="table descriptor has .* bytes and more than 200000 commas and brackets"):
+    with pytest.raises(InvalidRequest, match=r"table descriptor has .* bytes and more than 200000 commas and brackets"):
         json_serde.loads(start + element * json_serde.ENTRIES_MAX + end, "table descriptor")
