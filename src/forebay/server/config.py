@@ -232,6 +232,12 @@ SETTINGS: dict[str, Option] = by_name(
             "their port, or a range such as 9250-9260 of which the first free one is taken; 0 lets the system choose",
         ),
         Option("metrics.reporter.prometheus.host", or_unset(str), "", "their address; if not set, that of the server"),
+        Option(
+            "metrics.reporter.prometheus.allowed-hosts",
+            names,
+            "",
+            "further host names, separated by commas, by which they may be asked for, such as that of a service",
+        ),
     )
 )
 """Settings that have an effect, besides those of the lake (`datalake.<format>.*`).
@@ -256,6 +262,7 @@ class MonitoringSettings:
 
     host: str
     ports: range
+    allowed_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -345,7 +352,11 @@ class ServerConfig:
         if not self.value("metrics.reporters"):
             return None
         host = self.value("metrics.reporter.prometheus.host") or self.host
-        return MonitoringSettings(host, self.value("metrics.reporter.prometheus.port"))
+        return MonitoringSettings(
+            host,
+            self.value("metrics.reporter.prometheus.port"),
+            self.value("metrics.reporter.prometheus.allowed-hosts"),
+        )
 
     @property
     def scanner_limits(self) -> ScannerLimits:

@@ -206,7 +206,7 @@ class ForebayServer:
         metrics = ServerMetrics(self.context, self.connections, self._injected.fs, data_dir)
         self._every(SAMPLE_SECONDS, metrics.sample)
         self._monitoring = Monitoring([metrics], self._hangs(), self._problems)
-        host, port = self._monitoring.start(settings.host, settings.ports)
+        host, port = self._monitoring.start(settings.host, settings.ports, settings.allowed_hosts)
         _LOGGER.info("metrics on http://%s:%d/metrics", host, port)
         return f"{host}:{port}"
 
