@@ -116,8 +116,7 @@ def _csv_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
             out.write(exact(",".join(map(_csv_field, batch.schema.names)) + "\n", out))
         begun = True
         columns = [values_of(column) for column in batch.columns]
-        out.writelines(exact(",".join(map(_csv_field, row)) + "
-", out) for row in zip(*columns))
+        out.writelines(exact(",".join(map(_csv_field, row)) + "\n", out) for row in zip(*columns))
         out.flush()
 
     return show

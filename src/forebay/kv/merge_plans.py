@@ -64,7 +64,7 @@ def merge_plan(
 
 
 def may_refuse_merges(info: TableInfo) -> bool:
-    """Whether a put that is sound by itself may be refused because of the rows that are there."""
+    """whether a valid put may be refused because of the rows that are there."""
     if info.descriptor.merge_engine != AGGREGATION:
         return False
     functions = ((c.data_type.root, c.aggregate.name) for c in info.schema.columns if c.aggregate is not None)
