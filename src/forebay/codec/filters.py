@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type
-from forebay.codec.arrow.value_arrays import array_of_column_values
 from forebay.codec.casting.literals import is_floating, place, to_python, to_scalar, value_range
+from forebay.codec.casting.value_arrays import array_of_column_values
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import TypeRoot

@@ -33,8 +33,8 @@ from forebay.client.reading.key_check import may_fix_keys
 from forebay.client.row_view import RowView
 from forebay.client.writing.encode import KeyRouter
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.arrow.value_arrays import array_of_column_values
 from forebay.codec.casting.literals import is_floating
+from forebay.codec.casting.value_arrays import array_of_column_values
 from forebay.codec.filters import BoundLeaf, BoundPredicate, bound_conjuncts, columns_of, mask
 from forebay.codec.rows.buckets import bucket_ids, rust_bucket_ids
 from forebay.codec.rows.keys import bucket_key_encoder

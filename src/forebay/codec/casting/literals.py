@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type, time_unit
-from forebay.codec.arrow.value_arrays import array_of_column_values
+from forebay.codec.casting.value_arrays import array_of_column_values
 from forebay.codec.storage_values import DECIMAL_CONTEXT
 from forebay.metadata.types import DataType, TypeRoot
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type
-from forebay.codec.arrow.value_arrays import array_of_column_values, validity_of_values
 from forebay.codec.casting.arrays import (
     FLOAT_TYPES,
     INTEGER_TYPES,
@@ -23,6 +22,7 @@ from forebay.codec.casting.arrays import (
     time_fits,
 )
 from forebay.codec.casting.literals import exact, within, wrong_kind
+from forebay.codec.casting.value_arrays import array_of_column_values, validity_of_values
 from forebay.codec.storage_values import DECIMAL_CONTEXT
 from forebay.metadata.types import DataType, TypeRoot, child
 
