@@ -84,7 +84,7 @@ def test_an_earlier_state_has_all_of_a_transaction_or_nothing(
             return sorted(found["a"].to_pylist())
 
         monkeypatch.setattr(BucketReplica, "_write_decided_group", slow)
-        tx = connection.transaction().begin()
+        tx = connection.transaction("job", 7).begin()
         (tx.upsert if is_keyed else tx.append)(table, [{"id": id_, "a": "tx"} for id_ in range(40)])
         with ThreadPoolExecutor(3) as pool, ExitStack() as at_the_end:
             at_the_end.callback(may_go_on.set)
@@ -92,6 +92,7 @@ def test_an_earlier_state_has_all_of_a_transaction_or_nothing(
             assert is_written.wait(PATIENCE)
             put([{"id": id_, "a": "client"} for id_ in range(100, 140)])
             [decided] = times_of(table, col("id") < 100)  # of the rows that are there
+            assert connection.admin.committed_version("job") == 7  # readers see some of it
             assert rows_at(decided - dt.timedelta(milliseconds=1)) == []
             reading = pool.submit(rows_at, dt.datetime.now(dt.UTC))
             now = pool.submit(offsets_now, table, table.buckets())

@@ -150,6 +150,8 @@ def test_earlier_states_are_named_by_version_and_time(conn: EmbeddedConnection, 
 def test_changelogs_and_system_tables_are_tables(conn: EmbeddedConnection, lake: str) -> None:
     found = conn.sql('SELECT _change_type, id FROM fluss."orders$changelog" WHERE amount > 4').to_pylist()
     assert found == [{"_change_type": "insert", "id": 9}]
+    places = conn.sql('SELECT DISTINCT __bucket, _log_offset FROM fluss."orders$changelog"')
+    assert len(places.to_pylist()) == conn.table("fluss.orders").changes("earliest", "latest").to_arrow().num_rows
     snapshots = forebay.sql('SELECT count(*) AS n FROM sales."items$snapshots"', warehouse=lake)
     assert snapshots.to_pylist() == [{"n": 2}]
     with pytest.raises(InvalidRequest, match="has no lake"):

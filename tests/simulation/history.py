@@ -118,6 +118,8 @@ def _check_no_conditions(world: World) -> None:
 def _let_time_go_on(world: World) -> None:
     _replace(CommitTimes, "hold", lambda self, held, last_ms: last_ms)
     _replace(CommitTimes, "settle", lambda self, timestamp_ms: True)
+    timestamp = LogTablet._timestamp
+    _replace(LogTablet, "_timestamp", lambda self, now_ms, committed_ms=None: timestamp(self, now_ms))
 
 
 def _share_directories(world: World) -> None:
