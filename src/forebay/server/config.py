@@ -52,7 +52,7 @@ from forebay.protocol.listeners import (
 from forebay.server.fluss_settings import NO_EFFECT, UNSERVED
 from forebay.server.metadata.catalog import CatalogLimits
 from forebay.server.metadata.lake_tables import LakeSettings
-from forebay.server.transactions.manager import TransactionLimits
+from forebay.server.transactions.transaction import TransactionLimits
 
 _LOGGER = logging.getLogger(__name__)
 

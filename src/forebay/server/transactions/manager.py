@@ -38,8 +38,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -56,7 +55,7 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.base.thread_rules import blocking
-from forebay.base.threads import Executor, Future, WriteGate
+from forebay.base.threads import Executor, Future
 from forebay.codec.log.header import iter_headers, verify_crc
 from forebay.kv.merge_plans import may_refuse_merges
 from forebay.kv.tablet import ChangelogCodec, PutRequest
@@ -76,7 +75,14 @@ from forebay.server.transactions.commit_conditions import (
     UnchangedKeys,
     UnchangedSince,
 )
-from forebay.server.transactions.stages import ENTRIES_MAX, Stage, StagedBatch, StageFiles
+from forebay.server.transactions.stages import ENTRIES_MAX, Stage, StageFiles
+from forebay.server.transactions.transaction import (
+    DecidedBatch,
+    ServerTransaction,
+    TransactionDescription,
+    TransactionLimits,
+    TransactionState,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -96,84 +102,6 @@ _EARLY_CHECKS = 3
 """Checks of a condition while others still write, so that little is left to be checked while they wait."""
 _CODECS_MAX = 64
 """Tables whose rows can be checked without building what that needs."""
-
-
-class TransactionState(IntEnum):
-    """The state of a transaction; the numbers are those of the protocol and of the metadata store."""
-
-    OPEN = 0
-    DECIDED = 1
-    COMMITTED = 2
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionLimits:
-    """The `transaction.*` settings."""
-
-    open_max: int = 1000
-    staged_bytes_max: int = 16 << 30
-    idle_seconds_max: float = 3600.0
-    ledger_ms: int = 30 * 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionDescription:
-    """A transaction as shown to users. `changed_ms`: when it came into its state."""
-
-    transaction_id: int
-    application: str
-    version: int
-    state: TransactionState
-    changed_ms: int
-    stages: int
-    staged_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _DecidedBatch:
-    files: StageFiles
-    staged: StagedBatch
-
-    @property
-    def size_bytes(self) -> int:
-        return self.staged.size_bytes
-
-    @property
-    def target_columns(self) -> tuple[int, ...]:
-        return self.staged.target_columns
-
-    def read(self) -> bytearray:
-        return self.files.batch(self.staged)
-
-
-class _Transaction:
-    def __init__(self, stored: StoredTransaction, used_at: float) -> None:
-        self.stored = stored
-        self.used_at = used_at
-        self.gate = WriteGate()
-        """Passed to stage rows; closed to decide or end the transaction."""
-        self.finishing = threads.lock()
-        """Held to write what is decided."""
-        self.lock = threads.lock()
-        self.stages: dict[str, Stage] | None = None
-        """None until they are looked for, after a restart."""
-        self.stages_found = 0
-        """How many there were at the start."""
-        self.stage_locks: dict[str, threads.Lock] = {}
-        self.staged_bytes = 0
-        self.work: dict[TableBucket, list[_DecidedBatch]] = {}
-        self.held = HeldTime(stored.changed_ms)
-        """The time of the decision, at which logs that were open then stand still until the rows are in them."""
-
-    @property
-    def state(self) -> TransactionState:
-        return TransactionState(self.stored.state)
-
-    def __str__(self) -> str:
-        stored = self.stored
-        if not stored.application:
-            return f"transaction {stored.transaction_id}"
-        return f"version {stored.version} of application {stored.application!r}"
 
 
 class TransactionManager:
@@ -208,20 +136,20 @@ class TransactionManager:
         self._beginning = threads.lock()
         self._deciding = threads.lock()
         """Held for each decision: their writer ids are in the order in which they become known."""
-        self._by_id: dict[int, _Transaction] = {}
+        self._by_id: dict[int, ServerTransaction] = {}
         self._ended: OrderedDict[int, str] = OrderedDict()
         self._running: dict[int, Future[int]] = {}
         self._codecs: OrderedDict[tuple[int, int], ChangelogCodec] = OrderedDict()
         self._staged_bytes = 0
         self.unfinished: frozenset[int] = frozenset()
         for stored in store.transactions():
-            self._take_up(_Transaction(stored, clock.monotonic()))
+            self._take_up(ServerTransaction(stored, clock.monotonic()))
         for transaction_id in files.transactions():
             transaction = self._by_id.get(transaction_id)
             if transaction is None or transaction.state is TransactionState.COMMITTED:
                 files.remove(transaction_id)
 
-    def _take_up(self, transaction: _Transaction) -> None:
+    def _take_up(self, transaction: ServerTransaction) -> None:
         self._by_id[transaction.stored.transaction_id] = transaction
         if transaction.state is not TransactionState.COMMITTED:
             sizes = self._files.sizes(transaction.stored.transaction_id)
@@ -271,7 +199,9 @@ class TransactionManager:
                 if not replaced:
                     return self._begun(application, version)
 
-    def _history_of(self, application: str) -> tuple[list[_Transaction], StoredTransaction | None, list[_Transaction]]:
+    def _history_of(
+        self, application: str
+    ) -> tuple[list[ServerTransaction], StoredTransaction | None, list[ServerTransaction]]:
         """(decided, the committed one with the highest version, open) transactions of an application at one moment."""
         with self._lock:
             transactions = [(t.state, t) for t in self._by_id.values() if t.stored.application == application]
@@ -288,13 +218,13 @@ class TransactionManager:
             self._store.take(TRANSACTION_COUNTER), application, version, TransactionState.OPEN, self._clock.now_ms()
         )
         self._store.put_transaction(stored)
-        begun = _Transaction(stored, self._clock.monotonic())
+        begun = ServerTransaction(stored, self._clock.monotonic())
         begun.stages = {}
         with self._lock:
             self._by_id[stored.transaction_id] = begun
         return stored
 
-    def _of(self, application: str, state: TransactionState) -> list[_Transaction]:
+    def _of(self, application: str, state: TransactionState) -> list[ServerTransaction]:
         with self._lock:
             return [t for t in self._by_id.values() if t.stored.application == application and t.state is state]
 
@@ -319,7 +249,7 @@ class TransactionManager:
                 f"{transaction} cannot be aborted: it is committed", ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION
             )
 
-    def _end(self, transaction: _Transaction, reason: str, used_before: float = inf) -> bool:
+    def _end(self, transaction: ServerTransaction, reason: str, used_before: float = inf) -> bool:
         """End a transaction with all that it has staged; True if it has ended already.
 
         Return False, and let it be, if it is decided, or was used later than at `used_before` (monotonic seconds).
@@ -340,7 +270,7 @@ class TransactionManager:
             self._drop_stages(transaction)
         return True
 
-    def _drop_stages(self, transaction: _Transaction) -> None:
+    def _drop_stages(self, transaction: ServerTransaction) -> None:
         stages, transaction.stages, transaction.work = transaction.stages or {}, {}, {}
         self._count(transaction, -transaction.staged_bytes)
         try:
@@ -348,7 +278,7 @@ class TransactionManager:
         except ForebayError as e:
             _LOGGER.warning("staged rows of %s are removed at the next start: %s", transaction, e)
 
-    def _count(self, transaction: _Transaction, size: int) -> None:
+    def _count(self, transaction: ServerTransaction, size: int) -> None:
         with self._lock:
             transaction.staged_bytes += size
             self._staged_bytes += size
@@ -401,7 +331,7 @@ class TransactionManager:
             return stage.size_bytes
 
     @contextmanager
-    def _using(self, transaction_id: int) -> Iterator[_Transaction]:
+    def _using(self, transaction_id: int) -> Iterator[ServerTransaction]:
         """An open transaction, which does not end inside the block."""
         with self._lock:
             transaction = self._by_id.get(transaction_id)
@@ -469,14 +399,14 @@ class TransactionManager:
             )
         self._reserve.require(staged + 2 * size)  # what is staged has to be written once more
 
-    def _stages_of(self, transaction: _Transaction) -> dict[str, Stage]:
+    def _stages_of(self, transaction: ServerTransaction) -> dict[str, Stage]:
         if transaction.stages is None:
             with transaction.lock:
                 if transaction.stages is None:
                     transaction.stages = self._files.stages(transaction.stored.transaction_id)
         return transaction.stages
 
-    def _stage(self, transaction: _Transaction, attempt: str) -> tuple[Stage, threads.Lock]:
+    def _stage(self, transaction: ServerTransaction, attempt: str) -> tuple[Stage, threads.Lock]:
         if _ATTEMPT.fullmatch(attempt) is None:
             raise InvalidRequest(
                 f"{attempt[:100]!r} cannot be the name of an attempt: it has up to 100 letters, digits, '.', '_' and "
@@ -534,7 +464,7 @@ class TransactionManager:
 
     def _decide(
         self,
-        transaction: _Transaction,
+        transaction: ServerTransaction,
         attempts: tuple[str, ...],
         held: Sequence[BucketReplica] = (),
         unchanged: Sequence[UnchangedKeys] = (),
@@ -570,7 +500,7 @@ class TransactionManager:
             return True
 
     @contextmanager
-    def _time_held(self, transaction: _Transaction, replicas: Sequence[BucketReplica]) -> Iterator[int]:
+    def _time_held(self, transaction: ServerTransaction, replicas: Sequence[BucketReplica]) -> Iterator[int]:
         """Let time stand still in these logs at a moment that all of them can still give to records, and yield it.
 
         It stands still until the transaction's rows are written, or, if the block fails, until its end.
@@ -587,7 +517,7 @@ class TransactionManager:
             raise
 
     def _decide_first(
-        self, transaction: _Transaction, attempts: tuple[str, ...], unchanged_since: UnchangedSince
+        self, transaction: ServerTransaction, attempts: tuple[str, ...], unchanged_since: UnchangedSince
     ) -> None:
         """Decide a transaction, and if it has conditions, write it. End it if they do not hold.
 
@@ -614,7 +544,7 @@ class TransactionManager:
             raise
 
     def _conditions(
-        self, work: Mapping[TableBucket, Sequence[_DecidedBatch]], unchanged_since: UnchangedSince, using: ExitStack
+        self, work: Mapping[TableBucket, Sequence[DecidedBatch]], unchanged_since: UnchangedSince, using: ExitStack
     ) -> tuple[list[UnchangedKeys], list[MergeablePuts]]:
         unchanged, mergeable = list[UnchangedKeys](), list[MergeablePuts]()
         for bucket, batches in work.items():
@@ -639,9 +569,9 @@ class TransactionManager:
 
     def _written_in_one(
         self,
-        transaction: _Transaction,
+        transaction: ServerTransaction,
         attempts: tuple[str, ...],
-        work: Mapping[TableBucket, Sequence[_DecidedBatch]],
+        work: Mapping[TableBucket, Sequence[DecidedBatch]],
         unchanged: Sequence[UnchangedKeys],
         mergeable: Sequence[MergeablePuts],
     ) -> bool:
@@ -670,7 +600,7 @@ class TransactionManager:
             self._drop_stages(transaction)
         return True
 
-    def _check_attempts(self, transaction: _Transaction, attempts: tuple[str, ...]) -> None:
+    def _check_attempts(self, transaction: ServerTransaction, attempts: tuple[str, ...]) -> None:
         stages = self._stages_of(transaction)
         unfinished = [a for a in attempts if a not in stages or not stages[a].is_finished]
         if unfinished or len(set(attempts)) != len(attempts):
@@ -686,11 +616,11 @@ class TransactionManager:
         self._reserve.require(sum(stages[attempt].size_bytes for attempt in attempts))
 
     def _work_of(
-        self, transaction: _Transaction, attempts: Sequence[str] | None = None
-    ) -> dict[TableBucket, list[_DecidedBatch]]:
+        self, transaction: ServerTransaction, attempts: Sequence[str] | None = None
+    ) -> dict[TableBucket, list[DecidedBatch]]:
         """Return the batches that a transaction writes to each bucket, in order."""
         stages = self._stages_of(transaction)
-        work: dict[TableBucket, list[_DecidedBatch]] = {}
+        work: dict[TableBucket, list[DecidedBatch]] = {}
         for attempt in transaction.stored.attempts if attempts is None else attempts:
             stage = stages.get(attempt)
             if stage is None or not stage.is_finished:
@@ -702,10 +632,10 @@ class TransactionManager:
                     ErrorCode.CORRUPT_RECORD_EXCEPTION,
                 )
             for entry in self._files.entries(stage):
-                work.setdefault(entry.bucket, []).append(_DecidedBatch(self._files, entry))
+                work.setdefault(entry.bucket, []).append(DecidedBatch(self._files, entry))
         return work
 
-    def _finish(self, transaction: _Transaction) -> None:
+    def _finish(self, transaction: ServerTransaction) -> None:
         """Write what is decided, and remember that it is committed.
 
         Raises `Unavailable` if rows cannot be written now.
@@ -728,7 +658,7 @@ class TransactionManager:
             yield
 
     @blocking
-    def _complete(self, transaction: _Transaction) -> None:
+    def _complete(self, transaction: ServerTransaction) -> None:
         try:
             self._write(transaction)
             committed = replace(transaction.stored, state=TransactionState.COMMITTED)
@@ -756,7 +686,7 @@ class TransactionManager:
                 self._keep_writers(replica)
                 self._replicas.end(replica)
 
-    def _write(self, transaction: _Transaction) -> None:
+    def _write(self, transaction: ServerTransaction) -> None:
         with ExitStack() as inside:
             written = self._in_each(transaction.work, partial(self._write_bucket, transaction), inside)
             with self._replicas.showing:
@@ -798,7 +728,7 @@ class TransactionManager:
             return None
 
     @blocking
-    def _write_bucket(self, transaction: _Transaction, bucket: TableBucket) -> BucketReplica | None:
+    def _write_bucket(self, transaction: ServerTransaction, bucket: TableBucket) -> BucketReplica | None:
         """Write to one bucket, after what was decided before; return its replica as `_begin` does."""
         replica = self._begin(bucket)
         if replica is None:
@@ -815,8 +745,8 @@ class TransactionManager:
             raise
         return replica
 
-    def _write_decided(self, transaction: _Transaction, replica: BucketReplica) -> None:
-        def batches() -> Iterator[_DecidedBatch]:
+    def _write_decided(self, transaction: ServerTransaction, replica: BucketReplica) -> None:
+        def batches() -> Iterator[DecidedBatch]:
             # Looked for when it is their turn: meanwhile the transaction may have ended, and its stages are gone.
             yield from transaction.work.get(replica.bucket, ())
 
@@ -845,7 +775,7 @@ class TransactionManager:
             bucket.table_id for t in self._by_id.values() if t.state is TransactionState.DECIDED for bucket in t.work
         )
 
-    def _decided_for(self, bucket: TableBucket) -> list[tuple[_Transaction, list[_DecidedBatch]]]:
+    def _decided_for(self, bucket: TableBucket) -> list[tuple[ServerTransaction, list[DecidedBatch]]]:
         """The decided transactions that write to a bucket, in the order of their decisions."""
         with self._lock:
             entries = [(t, t.work[bucket]) for t in self._by_id.values() if bucket in t.work]
@@ -865,7 +795,7 @@ class TransactionManager:
         used_before = self._clock.monotonic() - self.limits.idle_seconds_max
         reason = f"it was idle for {self.limits.idle_seconds_max:g} s ('transaction.idle-timeout')"
 
-        def end_if_idle(transaction: _Transaction) -> None:
+        def end_if_idle(transaction: ServerTransaction) -> None:
             if transaction.used_at <= used_before:  # asked again when nothing of it is under way
                 self._end(transaction, reason, used_before)
 
@@ -883,7 +813,7 @@ class TransactionManager:
                 for transaction_id in old:
                     self._by_id.pop(transaction_id, None)
 
-    def _each(self, state: TransactionState, work: Callable[[_Transaction], object]) -> None:
+    def _each(self, state: TransactionState, work: Callable[[ServerTransaction], object]) -> None:
         with self._lock:
             transactions = [t for t in self._by_id.values() if t.state is state]
         for transaction in transactions:
