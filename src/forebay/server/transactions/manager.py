@@ -77,7 +77,7 @@ from forebay.server.transactions.commit_conditions import (
 )
 from forebay.server.transactions.stages import ENTRIES_MAX, Stage, StageFiles
 from forebay.server.transactions.transaction import (
-    DecidedBatch,
+    CommittedBatch,
     ServerTransaction,
     TransactionDescription,
     TransactionLimits,
@@ -544,7 +544,7 @@ class TransactionManager:
             raise
 
     def _conditions(
-        self, work: Mapping[TableBucket, Sequence[DecidedBatch]], unchanged_since: UnchangedSince, using: ExitStack
+        self, work: Mapping[TableBucket, Sequence[CommittedBatch]], unchanged_since: UnchangedSince, using: ExitStack
     ) -> tuple[list[UnchangedKeys], list[MergeablePuts]]:
         unchanged, mergeable = list[UnchangedKeys](), list[MergeablePuts]()
         for bucket, batches in work.items():
@@ -571,7 +571,7 @@ class TransactionManager:
         self,
         transaction: ServerTransaction,
         attempts: tuple[str, ...],
-        work: Mapping[TableBucket, Sequence[DecidedBatch]],
+        work: Mapping[TableBucket, Sequence[CommittedBatch]],
         unchanged: Sequence[UnchangedKeys],
         mergeable: Sequence[MergeablePuts],
     ) -> bool:
@@ -617,10 +617,10 @@ class TransactionManager:
 
     def _work_of(
         self, transaction: ServerTransaction, attempts: Sequence[str] | None = None
-    ) -> dict[TableBucket, list[DecidedBatch]]:
+    ) -> dict[TableBucket, list[CommittedBatch]]:
         """Return the batches that a transaction writes to each bucket, in order."""
         stages = self._stages_of(transaction)
-        work: dict[TableBucket, list[DecidedBatch]] = {}
+        work: dict[TableBucket, list[CommittedBatch]] = {}
         for attempt in transaction.stored.attempts if attempts is None else attempts:
             stage = stages.get(attempt)
             if stage is None or not stage.is_finished:
@@ -632,7 +632,7 @@ class TransactionManager:
                     ErrorCode.CORRUPT_RECORD_EXCEPTION,
                 )
             for entry in self._files.entries(stage):
-                work.setdefault(entry.bucket, []).append(DecidedBatch(self._files, entry))
+                work.setdefault(entry.bucket, []).append(CommittedBatch(self._files, entry))
         return work
 
     def _finish(self, transaction: ServerTransaction) -> None:
@@ -746,7 +746,7 @@ class TransactionManager:
         return replica
 
     def _write_decided(self, transaction: ServerTransaction, replica: BucketReplica) -> None:
-        def batches() -> Iterator[DecidedBatch]:
+        def batches() -> Iterator[CommittedBatch]:
             # Looked for when it is their turn: meanwhile the transaction may have ended, and its stages are gone.
             yield from transaction.work.get(replica.bucket, ())
 
@@ -775,7 +775,7 @@ class TransactionManager:
             bucket.table_id for t in self._by_id.values() if t.state is TransactionState.DECIDED for bucket in t.work
         )
 
-    def _decided_for(self, bucket: TableBucket) -> list[tuple[ServerTransaction, list[DecidedBatch]]]:
+    def _decided_for(self, bucket: TableBucket) -> list[tuple[ServerTransaction, list[CommittedBatch]]]:
         """The decided transactions that write to a bucket, in the order of their decisions."""
         with self._lock:
             entries = [(t, t.work[bucket]) for t in self._by_id.values() if bucket in t.work]

@@ -45,7 +45,7 @@ class TransactionDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class DecidedBatch:
+class CommittedBatch:
     """A staged batch of an attempt that was committed."""
 
     files: StageFiles
@@ -80,7 +80,7 @@ class ServerTransaction:
         """How many there were at the start."""
         self.stage_locks: dict[str, threads.Lock] = {}
         self.staged_bytes = 0
-        self.work: dict[TableBucket, list[DecidedBatch]] = {}
+        self.work: dict[TableBucket, list[CommittedBatch]] = {}
         self.held = HeldTime(stored.changed_ms)
         """The time of the decision, at which logs that were open then stand still until the rows are in them."""
 
