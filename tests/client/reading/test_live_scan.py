@@ -477,7 +477,7 @@ def test_a_bucket_that_is_dropped_while_it_is_scanned_fails_the_scan(conn: Conne
 
 
 def test_an_unknown_source_is_refused_with_those_there_are(make_table: MakeTable) -> None:
-    with pytest.raises(InvalidRequest, match=r"no scan source 'lake'; there are .*'live', 'log'"):
+    with pytest.raises(InvalidRequest, match=r"no scan source 'lake'; there are .*'live', 'log', .*'union'"):
         numbered(make_table, 0).scan(source="lake")
 
 

@@ -36,12 +36,11 @@ def scan_source(name: str) -> Source:
     if source is None:
         from importlib.metadata import entry_points
 
-        for entry in entry_points(group=ENTRY_POINTS):
-            if entry.name == name:
-                source = _sources[name] = entry.load()
-    if source is None:
-        names = ", ".join(map(repr, sorted(_sources)))
-        raise InvalidRequest(f"there is no scan source {name!r}; there are {names}")
+        installed = entry_points(group=ENTRY_POINTS)
+        if name not in installed.names:
+            names = ", ".join(map(repr, sorted({*_sources, *installed.names})))
+            raise InvalidRequest(f"there is no scan source {name!r}; there are {names}")
+        source = _sources[name] = installed[name].load()
     return source
 
 
