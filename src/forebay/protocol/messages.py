@@ -23,7 +23,7 @@ This module also gives type checkers the shape of protobuf's classes, so that no
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -229,8 +229,8 @@ def entries_of(message_class: type[Message], body: Buffer, count_max: int) -> in
     Entries are messages in the message, elements of its lists, and unknown fields. Protobuf makes an object of each,
     and may need 300 bytes for what is two bytes on the wire.
     """
-    layout = _layout()
-    return entries(body, layout.fields, layout.begins, layout.types[message_class.__name__], count_max)[0]
+    layout = _layout(message_class.DESCRIPTOR.file)
+    return entries(body, layout.fields, layout.begins, layout.types[message_class.DESCRIPTOR.full_name], count_max)[0]
 
 
 def check_entries(message_class: type[Message], body: Buffer, count: int, count_max: int) -> None:
@@ -440,7 +440,7 @@ def _size(part: Buffer) -> int:
 
 
 class _Layout(NamedTuple):
-    """The fields of all message types, for `forebay.protocol._entries`, and the number of each type."""
+    """The fields of all message types of a file, for `forebay.protocol._entries`, and the number of each type."""
 
     fields: array[int]
     begins: array[int]
@@ -448,16 +448,17 @@ class _Layout(NamedTuple):
 
 
 @cache
-def _layout() -> _Layout:
-    descriptors = pb.DESCRIPTOR.message_types_by_name
-    types = {name: number for number, name in enumerate(descriptors)}
+def _layout(file: Any) -> _Layout:
+    """The layout of the messages of a .proto file: Fluss's, or Flight SQL's."""
+    descriptors = list(_with_nested(file.message_types_by_name.values()))
+    types = {descriptor.full_name: number for number, descriptor in enumerate(descriptors)}
     fields, begins = array("i"), array("i", [0])
-    for name, descriptor in descriptors.items():
-        repeated = _repeated_fields(getattr(pb, name)())
+    for descriptor in descriptors:
+        repeated = _repeated_fields(descriptor._concrete_class())
         for field in descriptor.fields:
             is_list = field.name in repeated
             if field.message_type is not None:
-                kind = MESSAGE + types[field.message_type.name]
+                kind = MESSAGE + types[field.message_type.full_name]
             elif field.type == field.TYPE_STRING:
                 kind = TEXTS if is_list else TEXT
             elif not is_list:
@@ -475,6 +476,12 @@ def _layout() -> _Layout:
     return _Layout(fields, begins, types)
 
 
+def _with_nested(descriptors: Iterable[Any]) -> Iterator[Any]:
+    for descriptor in descriptors:
+        yield descriptor
+        yield from _with_nested(descriptor.nested_types)
+
+
 def _repeated_fields(empty: Message) -> set[str]:
     """The names of fields that are lists. Runtimes disagree on how a descriptor says so; an unset field shows it."""
     return {field.name for field in empty.DESCRIPTOR.fields if hasattr(getattr(empty, field.name), "append")}
@@ -482,8 +489,8 @@ def _repeated_fields(empty: Message) -> set[str]:
 
 def _are_texts_whole(message_class: type[Message], body: Buffer) -> bool:
     """Whether all texts of the message in `body` are UTF-8, including those that a later one of its field replaces."""
-    layout = _layout()
-    return entries(body, layout.fields, layout.begins, layout.types[message_class.__name__], len(body))[1]
+    layout = _layout(message_class.DESCRIPTOR.file)
+    return entries(body, layout.fields, layout.begins, layout.types[message_class.DESCRIPTOR.full_name], len(body))[1]
 
 
 class _TextFields(NamedTuple):
