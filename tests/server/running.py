@@ -100,10 +100,12 @@ class Bench:
         request.buckets_req.add(bucket_id=bucket, partition_id=partition, records=records)
         return self.tablet.call(ApiKey.PUT_KV, request).buckets_resp[0]
 
-    def append(self, table_id: int, records: bytes, *, bucket: int = 0, acks: int = -1) -> Any:
+    def append(
+        self, table_id: int, records: bytes, *, bucket: int = 0, partition: int | None = None, acks: int = -1
+    ) -> Any:
         """The answer for the one bucket of a ProduceLog."""
         request = pb.ProduceLogRequest(acks=acks, table_id=table_id, timeout_ms=10_000)
-        request.buckets_req.add(bucket_id=bucket, records=records)
+        request.buckets_req.add(bucket_id=bucket, partition_id=partition, records=records)
         return self.tablet.call(ApiKey.PRODUCE_LOG, request).buckets_resp[0]
 
     # ---- reading ----------------------------------------------------------------------------------------------------

@@ -509,9 +509,7 @@ class LogTablet(LogReads):
         with self._append_lock:
             self._require_usable()
             now_ms = self._clock.now_ms()
-            timestamp_ms = (
-                self._timestamp(now_ms) if committed_ms is None else max(committed_ms, self._last_timestamp_ms)
-            )
+            timestamp_ms = self._timestamp(now_ms, committed_ms)
             duplicate = self._writers.check(headers, timestamp_ms, now_ms)
             if duplicate is not None:
                 return AppendInfo(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, True)
@@ -646,7 +644,7 @@ class LogTablet(LogReads):
     def hold_time(self, held: HeldTime) -> int:
         """Let time stand still until `release_time`: batches get the commit timestamp `held.at_ms`.
 
-        Return the earliest timestamp that the log may still give. Only append with `committed_ms` have another one.
+        Return the earliest timestamp that the log may still give. Only appends with `committed_ms` have another one.
         """
         with self._append_lock:
             return self._times.hold(held, self._last_timestamp_ms)

@@ -51,6 +51,7 @@ def test_rounds_bring_rows_into_the_lake_and_the_server_knows_how_far(connection
 
 
 def test_a_round_that_died_after_its_lake_commit_is_finished_by_the_next_worker(connection: Connection) -> None:
+    connection.table(PATH).upsert(rows(1, 2))
     first = Worker(connection)
     committed, _ = first.commit_in_lake([first.write(rows(1, 2), 0)], 2, None)
     first.calls.heartbeat(failed=[first.table])
@@ -67,6 +68,7 @@ def test_a_round_that_died_after_its_lake_commit_is_finished_by_the_next_worker(
 
 
 def test_a_zombie_is_refused_by_the_lake_and_by_the_server(connection: Connection) -> None:
+    connection.table(PATH).upsert(rows(1, 2))
     zombie = Worker(connection)
     written = zombie.write(rows(1), 0)
     late = zombie.calls.prepare(zombie.info, {TableBucket(zombie.info.table_id, 0): 1})
@@ -87,6 +89,7 @@ def test_a_zombie_is_refused_by_the_lake_and_by_the_server(connection: Connectio
 def test_a_column_that_is_added_and_a_table_switched_off_and_on_again_fit_their_lake_table(
     connection: Connection,
 ) -> None:
+    connection.table(PATH).upsert(rows(1, 2))
     first = Worker(connection)
     result, path = first.commit_in_lake([first.write(rows(1), 0)], 1, None)
     first.tell(result, path)

@@ -223,6 +223,8 @@ def test_offsets_are_committed_in_the_older_form_unless_the_newer_one_stands_bes
     injected = Injected(create_lake_storage=lambda name, options: MemoryLakeStorage(options))
     with running(tmp_path, injected, datalake_format="paimon", datalake_paimon_name="rounds") as bench:
         table_id = bench.create("t", LOG_COLUMNS, buckets=2, properties={"table.datalake.enabled": "true"})
+        for bucket in (0, 1):  # no lake snapshot has more than a log
+            bench.append(table_id, log_records(range(10)), bucket=bucket)
 
         def commit(*older: pb.PbLakeTableSnapshotInfo, **more: Any) -> list[Any]:
             request = pb.CommitLakeTableSnapshotRequest(tables_req=older, **more)
@@ -275,6 +277,8 @@ def test_lake_snapshots_are_found_by_their_id_or_by_being_readable_with_the_name
         listed = pb.ListPartitionInfosRequest(table_path=bench.path("t"))
         infos = bench.tablet.call(ApiKey.LIST_PARTITION_INFOS, listed).partitions_info
         x, y = (info.partition_id for info in infos)
+        for partition, bucket in ((x, 1), (y, 0)):
+            bench.append(table_id, log_records(range(9)), bucket=bucket, partition=partition)
 
         def ask(**fields: Any) -> Any:
             return bench.coordinator.call(
