@@ -392,9 +392,10 @@ def test_what_only_the_other_side_can_is_refused_by_name(place: Any, keyed: Any)
             keyed.scan(source="live")
 
 
-LAKE_ONLY = {"analyze", "compact", "context", "create_tag", "delete_tag", "expire_partitions", "expire_snapshots",
-             "maintenance", "name", "new_commit", "new_write", "on_branch", "overwrite", "plan_compaction",
-             "remove_orphan_files", "rescale", "rollback_to", "run_compaction", "split_reader", "stream_writer",
+LAKE_ONLY = {"analyze", "branches", "compact", "context", "create_branch", "create_tag", "delete_branch", "delete_tag",
+             "expire_partitions", "expire_snapshots", "fast_forward", "maintenance", "name", "new_commit", "new_write",
+             "on_branch", "overwrite", "plan_compaction", "remove_orphan_files", "rename_branch", "rescale",
+             "rollback_to", "run_compaction", "split_reader", "stream_writer",
              "system", "with_options"}  # fmt: skip
 
 

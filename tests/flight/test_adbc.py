@@ -204,7 +204,10 @@ def test_what_the_catalog_has(client: Any) -> None:
         ("DELETE FROM fluss.orders", "DELETE is not supported"),
         ("SELECT CAST(note AS INT) FROM fluss.orders", "Could not convert string 'a'"),
         ("SELECT * FROM read_text('/etc/passwd')", "cannot be called here"),
-        ("SELECT * FROM fluss.orders AT (VERSION => (SELECT content FROM read_text('/etc/passwd')))", "cannot be called here"),
+        (
+            "SELECT * FROM fluss.orders AT (VERSION => (SELECT content FROM read_text('/etc/passwd')))",
+            "cannot be called here",
+        ),
         ("INSERT INTO fluss.events SELECT 1, content FROM read_text('/etc/passwd')", "cannot be called here"),
         ("SELECT " + "1 + " * (1 << 18) + "1", "at most 1,048,576 characters"),
     ],
