@@ -209,18 +209,19 @@ class ReplicaManager:
             finally:
                 self.end(replica)
 
-    def is_known(self, bucket: TableBucket) -> bool:
-        """Return whether the bucket's table and partition exist and have it."""
+    def find_table(self, bucket: TableBucket) -> LiveTable | None:
+        """Return the table of a bucket; None unless the table and the partition exist and have it."""
         table = self._catalog.table_by_id(bucket.table_id)
         if table is None or not 0 <= bucket.bucket < table.info.bucket_count:
-            return False
+            return None
         partitions = table.current.partitions_by_id
-        return (bucket.partition_id in partitions) if table.info.is_partitioned else bucket.partition_id is None
+        has_it = (bucket.partition_id in partitions) if table.info.is_partitioned else bucket.partition_id is None
+        return table if has_it else None
 
     def table_of(self, bucket: TableBucket) -> LiveTable:
         """Return the table of a bucket. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET) unless it exists."""
-        table = self._catalog.table_by_id(bucket.table_id)
-        if table is not None and self.is_known(bucket):
+        table = self.find_table(bucket)
+        if table is not None:
             return table
         raise Unavailable(
             f"there is no bucket {bucket} here: the table or partition was dropped, or never had it",
