@@ -254,10 +254,12 @@ class Execution:
         DuckDB 2 leaves both out of errors of `sql`, but not of `execute`. EXPLAIN binds a statement and runs nothing.
         """
         fault = str(error)
+        if "\n\nLINE " in fault:
+            return error
         try:
             self._own.execute(f"EXPLAIN\n{text}", parameters or None)
         except self._duckdb.Error as e:
-            if type(e) is type(error) and "\n\nLINE " not in fault:  # another error is one of EXPLAIN
+            if type(e) is type(error):  # another error is one of EXPLAIN
                 fault = re.sub(r"\n\nLINE (\d+)", lambda line: f"\n\nLINE {int(line[1]) - 1}", str(e), count=1)
         return type(error)(fault)
 

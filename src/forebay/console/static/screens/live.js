@@ -19,11 +19,12 @@ export default function Live({ database, table }) {
   useEffect(() => {
     if (paused) return undefined;
     let timer;
+    const interrupt = () => setGap((before) => (before && !before.until ? before : { from: Date.now(), until: null }));
     // A server that restarts is waited for; what cannot be read says so, and stops.
     const fail = (failure) => {
       setError(failure);
       if (!TRANSIENT.includes(failure.kind)) return;
-      setGap((before) => (before && !before.until ? before : { from: Date.now(), until: null }));
+      interrupt();
       timer = setTimeout(() => setRound((n) => n + 1), RETRY_SECONDS * 1000);
     };
     const source = new EventSource(`/api/${apiPath("tail", database, table)}${filter ? `?${new URLSearchParams({ filter })}` : ""}`);
@@ -48,7 +49,7 @@ export default function Live({ database, table }) {
       // A browser tries again after a lost connection, but not after a refusal, of which it does not show the reason.
       if (source.readyState !== EventSource.CLOSED) {
         setError({ kind: "console_gone", message: "The connection was lost." });
-        setGap((before) => (before && !before.until ? before : { from: Date.now(), until: null }));
+        interrupt();
       } else why(database, table, filter).then(fail);
     };
     return () => {
