@@ -428,3 +428,42 @@ def test_completion_leaves_out_what_only_forebay_itself_uses(tmp_path: Path) -> 
     assert shown["TableWriter"] == {"append", "buffered_rows", "close", "closed", "delete", "flush", "upsert",
                                     "write_changes"}  # fmt: skip
     assert set(forebay.__all__) <= set(dir(forebay))
+
+
+@pytest.fixture
+def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine's zone is 14 hours east of UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Pacific/Kiritimati")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_times_without_a_zone_are_in_utc_wherever_they_are_written(far_from_utc: None, place: Any) -> None:
+    def sql(statement: str) -> Any:
+        is_lake = isinstance(place, forebay.paimon.Catalog)
+        return forebay.sql(statement, warehouse=place) if is_lake else forebay.sql(statement, place)
+
+    columns = [("id", "BIGINT"), ("seen", "TIMESTAMP_LTZ(3)")]
+    table = place.create_table("shop.times", columns, buckets=1, bucket_keys=["id"])
+    before = dt.datetime.now(dt.UTC)
+    time.sleep(0.01)
+    noon = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    table.append([{"id": 1, "seen": noon}])
+    time.sleep(0.01)
+    now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    for value in ("'2026-01-31 12:00:00'", "TIMESTAMP '2026-01-31 12:00:00'"):
+        assert table.scan(filter=f"seen = {value}").count() == 1, value
+        counted = sql("SELECT count(*) AS n FROM shop.times WHERE seen = " + value)
+        assert counted.to_arrow()["n"].to_pylist() == [1], value
+    for moment in (now, now.isoformat(" ")):
+        assert table.scan(as_of=moment).count() == 1, moment
+        with table.changes(start=moment, stop="latest") as changes:
+            assert sum(batch.num_rows for batch in changes) == 0, moment
+    text = before.replace(tzinfo=None).isoformat(" ")
+    with table.changes(start=text, stop="latest") as changes:
+        assert sum(batch.num_rows for batch in changes) == 1
+    at = f"AT (TIMESTAMP => TIMESTAMP '{now}')"
+    assert sql(f"SELECT count(*) AS n FROM shop.times {at}").to_arrow()["n"].to_pylist() == [1]
+    assert "12:00" in str(sql("SELECT CAST(seen AS VARCHAR) AS t FROM shop.times").to_arrow()["t"][0])

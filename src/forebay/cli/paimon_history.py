@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.base.quantity import moment_at, parse_duration_ms
+from forebay.base.quantity import moment_at, moment_ms, parse_duration_ms
 from forebay.cli.output import print_batches
-from forebay.cli.paimon_tables import Action, json_argument, moment, open_table, print_json, time_text
+from forebay.cli.paimon_tables import Action, json_argument, open_table, print_json, time_text
 
 
 def _answer(options: argparse.Namespace, value: Mapping[str, Any], text: str) -> int:
@@ -79,7 +79,7 @@ def _tag(options: argparse.Namespace) -> int:
         else table.context.snapshots.snapshot(options.snapshot)
     )
     if options.at is not None:
-        snapshot = table.context.snapshots.after(moment(options.at))
+        snapshot = table.context.snapshots.after(moment_ms(options.at, "--at"))
     if snapshot is None:
         raise NotFound(
             f"{table.name} has no snapshot to tag" + (f" made at {options.at} or later" if options.at else "")
@@ -141,7 +141,7 @@ def _rollback(options: argparse.Namespace) -> int:
     before = table.context.snapshots.latest_id()
     if options.tag is not None:
         table.context.tags.tag(options.tag)  # rejects a time, which is not a tag
-    at = None if options.at is None else moment_at(moment(options.at))
+    at = None if options.at is None else moment_at(moment_ms(options.at, "--at"))
     to = options.tag if options.tag is not None else at if at is not None else options.snapshot
     now = table.rollback_to(to, dry_run=options.dry_run)
     is_at, was_at = ("would be", "is") if options.dry_run else ("is", "was")

@@ -317,7 +317,7 @@ class Execution:
             value = dt.datetime(value.year, value.month, value.day)
         if not isinstance(value, dt.datetime):
             raise InvalidRequest(f"AT (TIMESTAMP => {value!r}) is no time")
-        return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        return value
 
     def _insert(self, target: Any, into: str, query: str, parameters: Any) -> Result:
         """Rows first go into a table of DuckDB, which casts them as INSERT does and spills what memory cannot hold."""

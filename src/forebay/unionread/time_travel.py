@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.base.quantity import moment_ms
+from forebay.base.quantity import moment_at, moment_ms
 from forebay.client.admin.admin import Admin
 from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector
@@ -118,8 +118,8 @@ def resolve(table: Table, as_of: AsOf, storage: LakeStorage | None = None) -> Re
     stops = _offsets_after(table, at_ms)
     base = None if source is None else _base(table, source, at_ms, stops)
     if base is None and at_ms < table.info.created_ms:  # a table that was moved has a lake from before
-        created = dt.datetime.fromtimestamp(table.info.created_ms / 1000, dt.UTC).isoformat(" ", "milliseconds")
-        raise NotFound(f"table {table.path} did not exist as of {as_of}: it was created at {created}")
+        created = moment_at(table.info.created_ms)
+        raise NotFound(f"table {table.path} did not exist as of {moment_at(at_ms)}: it was created at {created}")
     _check_log(table, at_ms, {} if base is None else base.log_offsets, stops)
     return ReadPoint(base, stops)
 
@@ -155,7 +155,10 @@ def _offsets_after(table: Table, at_ms: int) -> dict[TableBucket, int]:
     """Return the first offset of each bucket that was written after `at_ms`."""
     now = table.connection.clock.now_ms()
     if at_ms > now:
-        raise InvalidRequest(f"table {table.path} cannot be read as of {at_ms} ms since 1970: it is {now} ms now")
+        raise InvalidRequest(
+            f"table {table.path} cannot be read as of {moment_at(at_ms)}: it is {moment_at(now)} now (a time without a "
+            "zone is in UTC)"
+        )
     return offsets_at(table, table.buckets(), at_ms + 1)
 
 
