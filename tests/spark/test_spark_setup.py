@@ -160,7 +160,7 @@ rows(
 assert rows("SELECT n FROM shop.db.totals WHERE name IN ('x', 'y') ORDER BY n") == [(6,), (6,)]
 rows("ALTER TABLE shop.db.totals ADD COLUMN note STRING")
 assert [row[0] for row in rows("DESCRIBE TABLE shop.db.totals")][:3] == ["name", "n", "note"]
-assert "PRIMARY KEY" in rows("SHOW CREATE TABLE shop.db.totals")[0][0]
+assert "note STRING" in rows("SHOW CREATE TABLE shop.db.totals")[0][0]
 rows("INSERT OVERWRITE shop.db.totals VALUES ('z', 1L, NULL)")
 assert rows("SELECT name, n FROM shop.db.totals TIMESTAMP AS OF current_timestamp()") == [("z", 1)]
 

@@ -70,7 +70,7 @@ def test_an_instant_is_a_lake_snapshot_and_the_log_up_to_it(both: World, keyed: 
         assert used[2] != used[4]
     with pytest.raises(NotFound, match="did not exist as of 1970-01-01"):
         rows(both, table, dt.datetime.fromtimestamp(0, dt.UTC))
-    with pytest.raises(InvalidRequest, match="it is .* now .*UTC"):
+    with pytest.raises(InvalidRequest, match=r"it is .* now .*UTC"):
         rows(both, table, dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
 
 
