@@ -21,6 +21,7 @@ from forebay.client.connection import Connection, shared_connection
 from forebay.client.settings import LAKE_OPTIONS, make_settings
 from forebay.client.table import Table
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate, all_of
+from forebay.unionread.scan import union_scan
 
 if TYPE_CHECKING:
     from forebay.api.filters import FilterLike
@@ -62,7 +63,7 @@ def scan(
             raise InvalidRequest("a scan already has a state: pass as_of to table.scan(...)")
         scan = table.pinned()
     elif isinstance(table, Table):
-        scan = table.scan(source="union", as_of=as_of).pinned()
+        scan = union_scan(table, as_of).pinned()
     elif hasattr(table, "scan"):
         scan = table.scan(as_of=as_of).pinned()
     else:

@@ -9,6 +9,7 @@ committed when it returns.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 import sqlalchemy.types as sql_types
 from sqlalchemy import URL, exc, pool
 from sqlalchemy.engine import default, reflection
-from sqlalchemy.sql import compiler
+from sqlalchemy.sql import compiler, sqltypes, type_api
 
 _PORT = 31337
 _LIVE = "live"
@@ -36,6 +37,76 @@ class ForebayIdentifierPreparer(compiler.IdentifierPreparer):
     def quote_schema(self, schema: str, force: Any = None) -> str:
         """A schema in SQL: `lake.database` are two names."""
         return ".".join(self.quote(part) for part in schema.split(".", 1))
+
+
+class ForebayCompiler(compiler.SQLCompiler):
+    """SQL as DuckDB has it."""
+
+    def visit_floordiv_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """Division rounded down, as Python's `//`. DuckDB's `/` divides integers as floats, and its `//` cuts."""
+        left, right = self.process(binary.left, **kw), self.process(binary.right, **kw)
+        whole = sql_types.Integer
+        if isinstance(binary.left.type, whole) and isinstance(binary.right.type, whole):
+            cut = f"({left}) // ({right})"
+            return f"({cut} - CAST(({left}) % ({right}) <> 0 AND (({left}) < 0) <> (({right}) < 0) AS INTEGER))"
+        return f"FLOOR(({left}) / ({right}))"
+
+    def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
+        """No rows of NULLs, which compare with every type."""
+        return f"SELECT {', '.join('NULL' for _ in element_types or [None])} WHERE 1 = 0"
+
+    def returning_clause(self, stmt: Any, returning_cols: Any, **kw: Any) -> str:
+        """Raise `CompileError`: a statement that writes returns no rows."""
+        raise exc.CompileError("forebay:// has no RETURNING: read the rows by their keys after the INSERT")
+
+
+class ForebayTypeCompiler(compiler.GenericTypeCompiler):
+    """Types as DuckDB has them."""
+
+    def visit_INTERVAL(self, type_: Any, **kw: Any) -> str:
+        """The type of a timedelta."""
+        return "INTERVAL"
+
+
+class Bytes(sql_types.LargeBinary):
+    """Bytes, which ADBC takes and returns as they are."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        """As `bytes`, also a bytearray or a memoryview."""
+        return lambda value: None if value is None else bytes(value)
+
+    def result_processor(self, dialect: Any, coltype: Any) -> None:
+        """Nothing to do."""
+
+
+class Interval(type_api.NativeForEmulated, sqltypes._AbstractInterval):
+    """A timedelta, as DuckDB's INTERVAL."""
+
+    __visit_name__ = "INTERVAL"
+    native = True
+
+    @classmethod
+    def adapt_emulated_to_native(cls, impl: Any, **kw: Any) -> Interval:
+        """In place of SQLAlchemy's own, which is a time since 1970."""
+        return cls()
+
+    @property
+    def python_type(self) -> type[dt.timedelta]:
+        """The type of the values."""
+        return dt.timedelta
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        """An Arrow interval as a timedelta. Raises `ValueError` for one of months, which have no length."""
+
+        def as_timedelta(value: Any) -> dt.timedelta | None:
+            if value is None or isinstance(value, dt.timedelta):
+                return value
+            months, days, nanoseconds = value
+            if months:
+                raise ValueError(f"an interval of {months} months is no timedelta")
+            return dt.timedelta(days=days, microseconds=nanoseconds // 1000)
+
+        return as_timedelta
 
 
 class NestedType(sql_types.UserDefinedType[Any]):
@@ -58,6 +129,10 @@ class ForebayDialect(default.DefaultDialect):
     driver = "flightsql"
     default_paramstyle = "qmark"
     preparer = ForebayIdentifierPreparer
+    statement_compiler = ForebayCompiler
+    type_compiler_cls = ForebayTypeCompiler
+    colspecs: Any = {sqltypes._Binary: Bytes, sql_types.Interval: Interval}  # noqa: RUF012 - as SQLAlchemy declares it
+    div_is_floordiv = False
     supports_statement_cache = True
     supports_native_boolean = True
     supports_native_decimal = True

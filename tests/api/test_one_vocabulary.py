@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -108,6 +109,59 @@ def test_a_table_is_made_from_a_data_frame(place: Any) -> None:
     table = place.create_table("shop.t", frame, primary_key="id", buckets=1)
     table.upsert(frame)
     assert sorted_rows(table.scan().to_arrow()) == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+
+
+def test_the_named_index_of_a_data_frame_is_a_column_everywhere(place: Any) -> None:
+    frame = pd.DataFrame({"name": ["a", "b"]}, index=pd.Index([7, 8], name="id"))
+    table = place.create_table("shop.t", frame, primary_key="id", buckets=1)
+    table.upsert(frame)
+    both = [{"id": 7, "name": "a"}, {"id": 8, "name": "b"}]
+    assert sorted_rows(table.scan().to_arrow()) == both
+    assert table.lookup(frame.drop(columns="name")).to_pylist() == both
+    table.write_changes(frame.assign(name=["c", "d"], _change_type=["update_after", "delete"]))
+    assert table.scan().to_arrow().to_pylist() == [{"id": 7, "name": "c"}]
+    with table.lookup_table() as rows:
+        assert rows.join(frame.rename(columns={"name": "old"})).to_pylist() == [
+            {"id": 7, "old": "a", "name": "c"},
+            {"id": 8, "old": "b", "name": None},
+        ]
+    table.delete(frame.iloc[:1].drop(columns="name"))
+    assert table.scan().count() == 0
+    log = place.create_table("shop.log", frame, buckets=1, bucket_keys=["id"])
+    log.append(frame)
+    assert sorted_rows(log.scan().to_arrow()) == both
+    with pytest.raises(InvalidRequest, match=r"index of the DataFrame is named 'n'.*reset_index\(drop=True\)"):
+        log.append(frame.rename_axis("n"))
+
+
+def test_times_that_rows_and_lakes_cannot_hold_are_refused_before_they_are_written(place: Any) -> None:
+    """With a key and without one: they were cut to milliseconds, or written and then blocked tiering."""
+    columns = [("id", "BIGINT"), ("clock", "TIME(6)")]
+    keyed = place.create_table("shop.keyed", columns, primary_key="id", buckets=1)
+    plain = place.create_table("shop.plain", columns, buckets=1, bucket_keys=["id"])
+    night = pa.table({"id": [1], "clock": pa.array([86_400_000_000]).cast(pa.time64("us"))})
+    for write, scan in ((keyed.upsert, keyed.scan), (plain.append, plain.scan)):
+        for data in ([{"id": 1, "clock": dt.time(0, 0, 0, 1)}], night):
+            with pytest.raises(InvalidRequest, match=r"column 'clock', row 0: .* does not fit TIME.6"):
+                write(data)
+        write([{"id": 1, "clock": dt.time(23, 59, 59, 999_000)}])
+        assert scan().to_arrow().to_pylist() == [{"id": 1, "clock": dt.time(23, 59, 59, 999_000)}]
+
+
+def test_categories_of_polars_are_written_and_looked_up(place: Any) -> None:
+    schema = {"kind": pl.Enum(["a", "b"]), "tags": pl.List(pl.Categorical)}
+    frame = pl.DataFrame({"kind": ["a", "b"], "tags": [["x"], None]}, schema=schema)
+    table = place.create_table("shop.t", frame, primary_key="kind", buckets=1)
+    table.upsert(frame)
+    assert table.scan().to_arrow().sort_by("kind").to_pylist() == frame.to_dicts()
+    for keys in (frame.select("kind"), frame["kind"], frame["kind"].cast(pl.String), frame["kind"].to_arrow()):
+        assert table.lookup(keys, missing="error").to_pylist() == frame.to_dicts()
+    left = frame.select("kind", text=pl.lit("t"))
+    with table.lookup_table() as rows:
+        for how in ("left", "inner"):
+            assert [row["tags"] for row in rows.join(left, how=how).to_pylist()] == [["x"], None]
+    table.write_changes(left.select("kind", _change_type=pl.lit("delete").cast(pl.Categorical)))
+    assert table.scan().count() == 0
 
 
 def test_columns_are_added_and_options_set(place: Any, keyed: Any) -> None:
@@ -338,9 +392,10 @@ def test_what_only_the_other_side_can_is_refused_by_name(place: Any, keyed: Any)
             keyed.scan(source="live")
 
 
-LAKE_ONLY = {"analyze", "compact", "context", "create_tag", "delete_tag", "expire_partitions", "expire_snapshots",
-             "maintenance", "name", "new_commit", "new_write", "on_branch", "overwrite", "plan_compaction",
-             "remove_orphan_files", "rescale", "rollback_to", "run_compaction", "split_reader", "stream_writer",
+LAKE_ONLY = {"analyze", "branches", "compact", "context", "create_branch", "create_tag", "delete_branch", "delete_tag",
+             "expire_partitions", "expire_snapshots", "fast_forward", "maintenance", "name", "new_commit", "new_write",
+             "on_branch", "overwrite", "plan_compaction", "remove_orphan_files", "rename_branch", "rescale",
+             "rollback_to", "run_compaction", "split_reader", "stream_writer",
              "system", "with_options"}  # fmt: skip
 
 
@@ -373,3 +428,42 @@ def test_completion_leaves_out_what_only_forebay_itself_uses(tmp_path: Path) -> 
     assert shown["TableWriter"] == {"append", "buffered_rows", "close", "closed", "delete", "flush", "upsert",
                                     "write_changes"}  # fmt: skip
     assert set(forebay.__all__) <= set(dir(forebay))
+
+
+@pytest.fixture
+def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine's zone is 14 hours east of UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Pacific/Kiritimati")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_times_without_a_zone_are_in_utc_wherever_they_are_written(far_from_utc: None, place: Any) -> None:
+    def sql(statement: str) -> Any:
+        is_lake = isinstance(place, forebay.paimon.Catalog)
+        return forebay.sql(statement, warehouse=place) if is_lake else forebay.sql(statement, place)
+
+    columns = [("id", "BIGINT"), ("seen", "TIMESTAMP_LTZ(3)")]
+    table = place.create_table("shop.times", columns, buckets=1, bucket_keys=["id"])
+    before = dt.datetime.now(dt.UTC)
+    time.sleep(0.01)
+    noon = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    table.append([{"id": 1, "seen": noon}])
+    time.sleep(0.01)
+    now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    for value in ("'2026-01-31 12:00:00'", "TIMESTAMP '2026-01-31 12:00:00'"):
+        assert table.scan(filter=f"seen = {value}").count() == 1, value
+        counted = sql("SELECT count(*) AS n FROM shop.times WHERE seen = " + value)
+        assert counted.to_arrow()["n"].to_pylist() == [1], value
+    for moment in (now, now.isoformat(" ")):
+        assert table.scan(as_of=moment).count() == 1, moment
+        with table.changes(start=moment, stop="latest") as changes:
+            assert sum(batch.num_rows for batch in changes) == 0, moment
+    text = before.replace(tzinfo=None).isoformat(" ")
+    with table.changes(start=text, stop="latest") as changes:
+        assert sum(batch.num_rows for batch in changes) == 1
+    at = f"AT (TIMESTAMP => TIMESTAMP '{now}')"
+    assert sql(f"SELECT count(*) AS n FROM shop.times {at}").to_arrow()["n"].to_pylist() == [1]
+    assert "12:00" in str(sql("SELECT CAST(seen AS VARCHAR) AS t FROM shop.times").to_arrow()["t"][0])

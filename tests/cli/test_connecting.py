@@ -47,3 +47,13 @@ def test_options_of_the_lake_are_pairs_and_may_name_where_they_stand(monkeypatch
     for wrong in ("a", "=b"):
         with pytest.raises(InvalidRequest, match="--lake-option key=value"):
             lake_options_of(parsed("--lake-option", wrong))
+
+
+def test_a_password_file_may_begin_with_a_byte_order_mark_and_has_to_be_text(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(b"\xef\xbb\xbfsecret\r\n")
+    assert password_of(parsed("--user", "u", "--password-file", str(file))) == "secret"
+    file.write_bytes(b"secret\xff\n")
+    with pytest.raises(InvalidRequest, match=r"password file .* is not text in UTF-8: see byte 7") as refused:
+        password_of(parsed("--user", "u", "--password-file", str(file)))
+    assert "secret" not in str(refused.value)

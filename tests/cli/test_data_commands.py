@@ -322,4 +322,5 @@ def test_a_quick_measurement_leaves_nothing_behind(shop: Shop, place: Any) -> No
 def test_a_lake_is_opened_by_path_in_each_command(items: Shop) -> None:
     shop = items  # the statement shows its table
     assert "--lake 'x' is not NAME=WHERE" in shop.run("sql", "SELECT 1", "--lake", "x", code=1)
+    Path(shop.folder, "none").mkdir()
     assert shop.run("sql", "SHOW TABLES", "--lake", f"own={shop.folder}/none", "-o", "json")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import forebay
+from forebay.base.errors import InvalidRequest
 from forebay.cli.connecting import add_place_arguments, lakes_of
 from forebay.cli.main import COMMANDS, main, whole_parser
 from forebay.cli.settings import setting
@@ -158,3 +159,19 @@ def test_other_shells_get_each_command_and_option(
     if shutil.which(check[0]):
         (tmp_path / "script").write_text(script)
         subprocess.run([*check, str(tmp_path / "script")], check=True)
+
+
+def test_a_file_that_an_editor_of_windows_wrote_is_read_and_one_that_is_no_text_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.write_bytes(b'\xef\xbb\xbfuser = "ann"\r\n')
+    assert shown(capsys)["user"] == ("ann", str(home))
+    home.write_bytes(b'user = "\xff"\n')
+    with pytest.raises(InvalidRequest, match=rf"settings of {home}: 'utf-8' codec can't decode byte 0xff"):
+        setting("user")
+
+
+def test_a_misspelt_setting_is_refused_with_what_was_meant(home: Path) -> None:
+    home.write_text('bootstrap-server = "x:1"\n')
+    with pytest.raises(InvalidRequest, match=r"no setting 'bootstrap-server'; did you mean 'bootstrap-servers'\?"):
+        setting("user")

@@ -65,6 +65,27 @@ def test_using_a_table_imports_nothing_that_is_not_needed(bootstrap: str, make_t
     assert out.strip() == "[]"
 
 
+def test_writing_and_finding_rows_of_python_values_imports_no_pandas(bootstrap: str, make_table: MakeTable) -> None:
+    """It takes seconds, and pyarrow does it for most Python values."""
+    types = {
+        "id": "BIGINT NOT NULL", "s": "STRING", "by": "BYTES", "bin": "BINARY(2)", "dec": "DECIMAL(5, 2)", "f": "FLOAT",
+        "ok": "BOOLEAN", "day": "DATE", "tm": "TIME(3)", "ts": "TIMESTAMP_LTZ(3)", "a": "ARRAY<INT>",
+        "m": "MAP<STRING, INT>", "r": "ROW<x INT>",
+    }  # fmt: skip
+    table = make_table(types, primary_key=["id"])
+    code = (
+        f"import datetime as dt, decimal, forebay, sys; c = forebay.connect({bootstrap!r}); "
+        f"t = c.table({str(table.path)!r}); row = dict(id=1, s='x', by=b'x', bin=b'ab', dec=decimal.Decimal('1.5'), "
+        "f=1.5, ok=True, day=dt.date(2020, 1, 1), tm=dt.time(1), ts=dt.datetime.now(dt.UTC), a=[1, None], "
+        "m={'k': 1}, r={'x': 1}); t.upsert([row, {'id': 2}], missing='null'); t.delete(2); "
+        "assert t.lookup([1, 2], missing='drop').num_rows == 1\n"
+        "with t.writer() as w: w.delete({'id': 2})\n"
+        "assert t.scan(filter='f > 1 AND id = 1').count() == 1; c.close(); print('pandas' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (out.stdout.strip(), out.stderr) == ("False", "")
+
+
 def test_connections_and_tables_pickle(conn: Connection, make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()})
     table.append([{"a": 1}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -101,3 +102,66 @@ def test_a_url_has_a_default_schema_a_user_and_no_unknown_options(engine: sa.Eng
         sa.create_engine("forebay://127.0.0.1/?ssl=1").connect()
     with pytest.raises(sa.exc.ArgumentError, match="neither 'true' nor 'false'"):
         sa.create_engine("forebay://127.0.0.1/?tls=1").connect()
+
+
+@pytest.fixture
+def values(engine: sa.Engine, live: EmbeddedConnection) -> sa.Table:
+    live.create_table(
+        "fluss.computed",
+        {"id": "BIGINT", "raw": "BYTES", "at": "TIMESTAMP(3)", "name": "STRING"},
+        primary_key="id",
+        ignore_if_exists=True,
+    )
+    noon = dt.datetime(2026, 1, 1, 12)
+    live.table("fluss.computed").upsert(
+        [
+            {"id": -7, "raw": b"\x00\xff'", "at": noon, "name": "a"},
+            {"id": 6, "raw": b"x", "at": noon, "name": "b"},
+            {"id": 7, "raw": None, "at": None, "name": None},
+            {"id": 2**53 + 3, "raw": b"", "at": noon, "name": "c"},
+        ]
+    )
+    return sa.Table("computed", sa.MetaData(), schema="fluss", autoload_with=engine)
+
+
+def test_expressions_of_integers_times_and_bytes_mean_what_python_means(engine: sa.Engine, values: sa.Table) -> None:
+    ids = [-7, 6, 7, 2**53 + 3]
+    at, hour = values.c.at, dt.timedelta(hours=1, microseconds=5000)
+    noon = dt.datetime(2026, 1, 1, 12)
+    with engine.connect() as connection:
+
+        def found(*what: Any, where: Any = True) -> list[Any]:
+            rows = connection.execute(sa.select(*what).where(where).order_by(values.c.id)).all()
+            return [row[0] if len(row) == 1 else tuple(row) for row in rows]
+
+        for divisor in (2, -2, 7):
+            assert found(values.c.id // divisor) == [value // divisor for value in ids]
+        assert found(values.c.id, where=values.c.id // 2 == 3) == [6, 7]
+        assert found(values.c.id / 2, where=values.c.id < 8) == [-3.5, 3.0, 3.5]
+        assert found(values.c.raw) == [b"\x00\xff'", b"x", None, b""]
+        for raw in (b"\x00\xff'", bytearray(b"\x00\xff'"), memoryview(b"\x00\xff'")):
+            assert found(values.c.id, where=values.c.raw == raw) == [-7]
+        assert found(at + hour, where=values.c.id == 6) == [noon + hour]
+        assert found(values.c.id, where=at - dt.timedelta(days=1) < noon) == [-7, 6, 2**53 + 3]
+        assert found(at - dt.datetime(2025, 12, 31), where=values.c.id == 6) == [dt.timedelta(days=1, hours=12)]
+        assert found(sa.cast(hour, sa.Interval), where=values.c.id == 6) == [hour]
+        connection.execute(values.insert(), [{"id": 100, "raw": b"\x00"}, {"id": 101, "raw": None}])
+        assert found(values.c.raw, where=values.c.id.in_([100, 101])) == [b"\x00", None]
+
+
+def test_lists_without_elements_select_nothing_in_texts_too(engine: sa.Engine, values: sa.Table) -> None:
+    with engine.connect() as connection:
+        for column, some in (("id", [6, 7]), ("name", ["b", "x"]), ("raw", [b"x"])):
+            text = sa.text(f"SELECT id FROM fluss.computed WHERE {column} IN :some")
+            statement = text.bindparams(sa.bindparam("some", expanding=True))
+            assert 6 in connection.execute(statement, {"some": some}).scalars().all()
+            assert connection.execute(statement, {"some": []}).all() == []
+            assert connection.execute(sa.select(values.c.id).where(values.c[column].in_([]))).all() == []
+        pair = sa.tuple_(values.c.id, values.c.name)
+        assert connection.execute(sa.select(values.c.id).where(pair.in_([(6, "b")]))).scalars().all() == [6]
+        assert connection.execute(sa.select(values.c.id).where(pair.in_([]))).all() == []
+
+
+def test_what_a_statement_cannot_return_is_said_before_it_is_sent(engine: sa.Engine, values: sa.Table) -> None:
+    with engine.connect() as connection, pytest.raises(sa.exc.CompileError, match="no RETURNING: read the rows"):
+        connection.execute(values.insert().returning(values.c.id), [{"id": 200}])

@@ -16,6 +16,7 @@ from forebay.base.errors import StorageFailure
 from forebay.fs.interface import DiskFull
 from forebay.fs.local import LocalFileSystem
 from tests.fs.file_system_contract import FileSystemContract
+from tests.open_files import open_files
 
 
 class TestLocalFileSystem(FileSystemContract):
@@ -213,7 +214,6 @@ def test_a_reader_never_reads_from_a_reused_descriptor(tmp_path: Path) -> None:
 
 def test_descriptors_are_given_back(tmp_path: Path) -> None:
     fs = LocalFileSystem()
-    before = len(os.listdir("/proc/self/fd"))
     for number in range(50):
         file = fs.open_append(f"{tmp_path}/{number}")
         file.append([b"x"])
@@ -226,7 +226,7 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
     held = fs.lock(f"{tmp_path}/lock")
     assert held is not None
     held.release()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files(tmp_path)
 
 
 def test_links_inside_a_removed_tree_are_not_followed(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_sum_of_up_to_18_digits_that_does_not_fit_is_refused_and_changes_nothi
 def test_a_decided_write_never_fails(bucket_of, data_type: types.DataType, left: Decimal | None) -> None:
     bucket = bucket_of(data_type, "sum")
     bucket.put([{"id": 1, "v": Decimal("60.00")}], [False])
-    decided = replace(bucket.table.request([{"id": 1, "v": Decimal("40.00")}]), is_decided=True)
+    decided = replace(bucket.table.request([{"id": 1, "v": Decimal("40.00")}]), decided_ms=0)
     (result,) = bucket.tablet.put_group([decided])
     assert result.error is None
     assert bucket.rows == {1: {"id": 1, "v": left}}
@@ -111,7 +111,7 @@ def test_bytes_that_are_no_bitmap_are_refused_and_lose_in_a_decided_write(
     with pytest.raises(InvalidRequest, match=f"column 'v': .*{which} is not a bitmap of the portable Roaring format"):
         bucket.put([{"id": 2, "v": second}, {"id": 1, "v": second}], [False, False])
     assert bucket.rows == {1: {"id": 1, "v": first}}
-    decided = replace(bucket.table.request([{"id": 1, "v": second}]), is_decided=True)
+    decided = replace(bucket.table.request([{"id": 1, "v": second}]), decided_ms=0)
     (result,) = bucket.tablet.put_group([decided])
     assert result.error is None
     assert bucket.rows == {1: {"id": 1, "v": BitMap([1]).serialize()}}

@@ -304,10 +304,10 @@ def test_what_the_log_refuses_leaves_no_trace_in_the_state(tmp_path: Path, monke
     before = one.rows()
     append = LogTablet.append_as_leader
 
-    def failing(self: LogTablet, batch: bytes) -> object:
+    def failing(self: LogTablet, batch: bytes, **more: Any) -> object:
         if b"refused" in bytes(batch):
             raise ForebayError("no")
-        return append(self, batch)
+        return append(self, batch, **more)
 
     monkeypatch.setattr(LogTablet, "append_as_leader", failing)
     table = FakeTable({"table.log.arrow.compression.type": "NONE"})

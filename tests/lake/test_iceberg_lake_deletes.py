@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
-import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -46,6 +45,7 @@ from forebay.lakes.iceberg_keys import Deletes, KeyColumns
 from forebay.lakes.iceberg_layout import DeleteFile
 from forebay.lakes.iceberg_rows import live_batches
 from forebay.lakes.iceberg_types import arrow_schema
+from tests.open_files import open_files
 
 IO = PyArrowFileIO({})
 VALUES: list[tuple[IcebergType, Any, Any]] = [
@@ -191,14 +191,10 @@ def test_structs_within_lists_and_maps_are_read_with_the_fields_that_they_have_n
     assert rows == [{"c": of({"z": None, "y": 2})}, {"c": None}]
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_a_file_of_deletes_that_cannot_be_written_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, before = FileWriter.write, open_files()
+    write = FileWriter.write
 
     def half(self: FileWriter, batch: pa.RecordBatch) -> None:
         write(self, batch)
@@ -207,7 +203,7 @@ def test_a_file_of_deletes_that_cannot_be_written_leaves_nothing_behind(
     monkeypatch.setattr(FileWriter, "write", half)
     with pytest.raises(OSError, match="no space left"):
         write_positions(IO, str(tmp_path / "d.parquet"), (), {"file:///a": np.array([0])}, {})
-    assert (list(tmp_path.iterdir()), open_files()) == ([], before)
+    assert (list(tmp_path.iterdir()), open_files(tmp_path)) == ([], [])
 
 
 def test_columns_have_dictionaries_where_these_make_them_smaller(tmp_path: Path) -> None:
@@ -228,12 +224,11 @@ def test_columns_have_dictionaries_where_these_make_them_smaller(tmp_path: Path)
 
 
 def test_a_file_that_is_given_up_is_closed_and_removed(tmp_path: Path) -> None:
-    before = open_files()
     writer = FileWriter(IO, str(tmp_path / "data.parquet"), Schema(NestedField(1, "n", IntegerType(), True)), {})
     writer.write(pa.RecordBatch.from_pylist([{"n": 1}], schema=arrow_schema(writer._schema.fields)))
-    assert (len(list(tmp_path.iterdir())), open_files()) == (1, before + 1)
+    assert (len(list(tmp_path.iterdir())), len(open_files(tmp_path))) == (1, 1)
     writer.abort()
-    assert (list(tmp_path.iterdir()), open_files()) == ([], before)
+    assert (list(tmp_path.iterdir()), open_files(tmp_path)) == ([], [])
     del writer
     gc.collect()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from forebay.log.config import LogConfig
 from forebay.log.tablet import EARLIEST_OFFSET, LogReads, LogTablet
 from forebay.log.writer_state import RETRY_HORIZON_MS
 from tests.log.log_batches import FOLDER, SMALL, faulty_fs, filled_log, make_batch, open_log, payloads, read_all
+from tests.open_files import open_files
 
 
 def test_an_append_sets_offsets_timestamp_and_epoch_and_leaves_the_rest_and_the_request_alone() -> None:
@@ -165,7 +165,6 @@ def test_batches_that_claim_billions_of_records_do_no_harm() -> None:
 
 def test_sealed_segments_give_their_write_handles_back_once_synced(tmp_path: Path) -> None:
     fs = LocalFileSystem()
-    before = len(os.listdir("/proc/self/fd"))
     tablet = LogTablet.open(fs, f"{tmp_path}/log-0", config=SMALL)
     for number in range(40):
         tablet.append_as_leader(make_batch(1, bytes([number]) * 100))
@@ -174,7 +173,7 @@ def test_sealed_segments_give_their_write_handles_back_once_synced(tmp_path: Pat
     assert len([s for s in tablet._segments if s.is_open_for_append]) == 1
     tablet.close()
     del tablet
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files(tmp_path)
 
 
 # ---- reading

@@ -13,18 +13,31 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptData,
+    ErrorCode,
+    ForebayError,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    UnsupportedOperation,
+)
 from forebay.cli.main import main
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.codec._hash import checksums
 from forebay.lake.formats import create_lake_storage
 from forebay.lake.tiering import CommitterContext
 from forebay.metadata import types
-from forebay.metadata.table import Column, TablePath
+from forebay.metadata.table import Column, TableBucket, TablePath
 from forebay.moving import move_database, move_table, plan_move
 from forebay.moving.history import hand_over
 from forebay.moving.plan import MARK, Side
+from forebay.protocol.api import ServerNode
 from forebay.server.embedded import EmbeddedServer
 from forebay.tiering.now import tier_table
 from tests.every_run import every_run
@@ -422,6 +435,57 @@ def test_a_database_moves_from_the_terminal(servers: Servers, capsys: pytest.Cap
     assert main(["move", "--from", here, "--to", there]) == 1
     assert "--table" in capsys.readouterr().err
     assert [report.rows.rows for report in move_database(servers.here, servers.there, "fluss")] == [100]
+
+
+def test_a_table_whose_bucket_has_no_leader_is_named_and_moved_by_the_same_command_later(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other tables of the command are moved, and each step waits longer than other operations do."""
+    table = servers.make(lake=False)
+    servers.here.create_table("fluss.u", {"a": "INT"}, buckets=1).append([{"a": 1}])
+    addresses = [c.cluster.view.coordinator for c in (servers.here, servers.there)]
+    here, there = (f"{node.host}:{node.port}" for node in addresses if node is not None)
+    command = ["move", "--from", here, "--to", there, "--database", "fluss"]
+    leader, waits = ClusterClient.leader, set[float]()
+
+    def no_leader(cluster: ClusterClient, path: TablePath, bucket: TableBucket) -> ServerNode:
+        if path != table.path:
+            return leader(cluster, path, bucket)
+        waits.add(cluster.retry_seconds)
+        # With a code that is not retried, so that the test does not wait.
+        raise Unavailable(f"bucket {bucket.bucket} of {path} has no leader", ErrorCode.CLIENT_ERROR)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterClient, "leader", no_leader)
+        assert main(command) == 1
+    printed = capsys.readouterr()
+    assert waits == {600.0}
+    assert "table fluss.t was not moved: bucket" in printed.err
+    assert "1 of 2 tables were not moved: fluss.t." in printed.err
+    assert "Run the same command again" in printed.err
+    assert "fluss.u: 1 rows" in printed.out
+    assert len(bag(table)) == 100  # the source is usable
+    assert main(command) == 0
+    assert bag(servers.there.table(PATH)) == bag(table)
+
+
+@pytest.mark.parametrize("error", [Unavailable, OutcomeUnknown])
+def test_a_lake_of_which_it_is_not_known_whether_it_is_on_is_not_given_back(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, error: type[ForebayError]
+) -> None:
+    expected = bag(servers.make())
+    alter = Table.alter
+
+    def lost(table: Table, **changes: Any) -> None:
+        alter(table, **changes)
+        raise error("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("forebay.client.table.Table.alter", lost)
+        with pytest.raises(error, match="no answer"):
+            move_table(servers.here, servers.there, PATH)
+    move_table(servers.here, servers.there, PATH)
+    assert bag(servers.there.table(PATH)) == expected
 
 
 def test_checksums_see_every_change_and_the_ordered_one_sees_the_order() -> None:

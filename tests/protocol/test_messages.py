@@ -14,8 +14,8 @@ from forebay.protocol import messages
 from forebay.protocol.api import APIS
 from forebay.protocol.messages import (
     Message,
-    check_list_of_records,
-    has_more_entries,
+    check_entries,
+    entries_of,
     parse,
     parse_split,
     sendable_text,
@@ -282,35 +282,96 @@ def test_error_texts_are_made_sendable() -> None:
 
 
 VARINT, LONG_VARINT, FIXED64, FIXED32 = b"\x78\x05", b"\x78\xff\xff\x01", b"\x79" + b"\xff" * 8, b"\x7d" + b"\xff" * 4
-BUCKET, LIST_OF_THREE = b"\x22\x03abc", b"\x7a\x03\x01\x02\x03"
+BUCKET, LIST_OF_THREE = b"\x2a\x03\x0a\x01x", b"\x7a\x03\x01\x02\x03"
+PACKED, UNPACKED, GROUP = b"\x1a\x04\x01\x80\x01\x02", b"\x18\x05", b"\x7b\x0a\x00\x7c"
 
 
 @pytest.mark.parametrize(
-    ("fields", "count"),
+    ("message_class", "fields", "count"),
     [
-        ([BUCKET], 1),
-        ([BUCKET] * 3, 3),
-        ([VARINT, LONG_VARINT, BUCKET], 3),
-        ([FIXED64, FIXED64, BUCKET], 3),
-        ([FIXED32, FIXED32, BUCKET], 3),
-        ([FIXED32, FIXED64, VARINT, BUCKET, FIXED64, BUCKET, FIXED32], 7),
-        ([LIST_OF_THREE, BUCKET], 4),
-        ([BUCKET, b"\x22\x00"], 2),
-        ([b"\x78\x80\x01", BUCKET, BUCKET, BUCKET], 4),
-        ([BUCKET, b"\x78\xff\xff"], 2),  # it is cut off, which is for protobuf to tell
+        (pb.MetadataRequest, [b"\x0a\x00"] * 3, 3),
+        (pb.MetadataRequest, [PACKED], 3),
+        (pb.MetadataRequest, [UNPACKED] * 4, 4),
+        (pb.MetadataRequest, [b"\x0a\x04\x0a\x02ab\x12\x00" * 2], 4),
+        (pb.MetadataRequest, [b"\x08\x01", b"\x09" + bytes(8)], 2),  # a path has to be a message
+        (pb.LookupRequest, [b"\x08\x01" * 9], 0),
+        (pb.LookupRequest, [b"\x12\x06" + b"\x1a\x00" * 3] * 2, 8),  # buckets and keys
+        (pb.ProduceLogRequest, [VARINT, LONG_VARINT, FIXED64, FIXED32, LIST_OF_THREE], 5),  # none is known
+        (pb.ProduceLogRequest, [GROUP], 2),
+        (pb.MetadataRequest, [b"\x0a\x00", b"\x0a\x09"], 1),  # cut off
+        (pb.MetadataRequest, [b"\x0a\x00", b"\xff" * 11, b"\x0a\x00"], 1),
+        (pb.MetadataRequest, [], 0),
     ],
 )
-def test_the_entries_of_a_request_are_counted_before_it_is_parsed(fields: list[bytes], count: int) -> None:
+def test_the_entries_of_a_request_are_counted_before_it_is_parsed(
+    message_class: type[Any], fields: list[bytes], count: int
+) -> None:
     body = b"".join(fields)
-    assert has_more_entries(pb.ProduceLogRequest, body, count - 1)
-    assert not has_more_entries(pb.ProduceLogRequest, body, count)
+    assert entries_of(message_class, body, 1000) == count
+    if count:
+        assert entries_of(message_class, body, count - 1) >= count
+
+
+@pytest.mark.parametrize("name", sorted(pb.DESCRIPTOR.message_types_by_name))
+def test_no_list_of_a_message_escapes_the_count(name: str) -> None:
+    """Each repeated field of every message, as protobuf itself encodes it."""
+    message_class = getattr(pb, name)
+    for field in message_class.DESCRIPTOR.fields:
+        message = message_class()
+        elements = getattr(message, field.name)
+        if not hasattr(elements, "append"):
+            continue
+        for _ in range(3):
+            if field.message_type is not None:
+                elements.add()
+            elif field.type == field.TYPE_STRING:
+                elements.append("x")
+            elif field.type == field.TYPE_BYTES:
+                elements.append(b"x")
+            else:
+                elements.append(1)
+        assert entries_of(message_class, message.SerializePartialToString(), 100) == 3, field.name
+
+
+def test_messages_within_messages_are_counted_as_deep_as_protobuf_reads_them() -> None:
+    message = pb.PbPredicate(type=1)
+    for _ in range(30):
+        message = pb.PbPredicate(type=1, compound=pb.PbCompoundPredicate(function=0, children=[message]))
+    assert entries_of(pb.PbPredicate, message.SerializeToString(), 1000) == 60
 
 
 def test_a_request_of_too_many_entries_is_refused_with_their_number() -> None:
-    check_list_of_records(pb.ProduceLogRequest, BUCKET * 3, 3)
+    check_entries(pb.ProduceLogRequest, BUCKET * 3, 3, 3)
     with pytest.raises(LimitExceeded, match="ProduceLogRequest of 15 bytes has more than 2 entries") as raised:
-        check_list_of_records(pb.ProduceLogRequest, BUCKET * 3, 2)
+        check_entries(pb.ProduceLogRequest, BUCKET * 3, 3, 2)
     assert raised.value.code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+
+
+def test_fields_that_a_long_list_lacks_are_not_named_one_by_one() -> None:
+    with pytest.raises(CorruptData, match=r"table_path\[1\]\.database_name") as short:
+        parse(pb.MetadataRequest, b"\x0a\x00" * 1024)
+    with pytest.raises(CorruptData, match="lacks required fields: in its many entries"):
+        parse(pb.MetadataRequest, b"\x0a\x00" * 1025)
+    assert len(short.value.message) < 2200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x80", b"\xc1\x81", b"\xc3", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xef\xbf", b"\xf0\x8f\xbf\xbf",
+        b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xe2\x28\xa1",
+        "\x00\x7f\x80\u07ff\u0800\ud7ff\ue000\uffff\U00010000\U0010ffff".encode(),
+    ],
+)  # fmt: skip
+def test_texts_are_utf_8_as_python_understands_it(text: bytes) -> None:
+    body = b"\x0a" + bytes([len(text)]) + text + b"\x12\x01t"
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        with pytest.raises(CorruptData, match="text 'database_name'"):
+            parse(pb.PbTablePath, body)
+    else:
+        assert parse(pb.PbTablePath, body).database_name == text.decode()
 
 
 @pytest.mark.usefixtures("split_always")

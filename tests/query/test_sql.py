@@ -22,6 +22,7 @@ from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.reading.bucket_reader import TableReader
 from forebay.inprocess import EmbeddedConnection
 from forebay.query import run
+from forebay.query.run import CLOSED_IN, SqlDatabase
 from forebay.query.tables import Tables
 from tests.query.values import TYPES, VALUES
 
@@ -149,6 +150,8 @@ def test_earlier_states_are_named_by_version_and_time(conn: EmbeddedConnection, 
 def test_changelogs_and_system_tables_are_tables(conn: EmbeddedConnection, lake: str) -> None:
     found = conn.sql('SELECT _change_type, id FROM fluss."orders$changelog" WHERE amount > 4').to_pylist()
     assert found == [{"_change_type": "insert", "id": 9}]
+    places = conn.sql('SELECT DISTINCT __bucket, _log_offset FROM fluss."orders$changelog"')
+    assert len(places.to_pylist()) == conn.table("fluss.orders").changes("earliest", "latest").to_arrow().num_rows
     snapshots = forebay.sql('SELECT count(*) AS n FROM sales."items$snapshots"', warehouse=lake)
     assert snapshots.to_pylist() == [{"n": 2}]
     with pytest.raises(InvalidRequest, match="has no lake"):
@@ -314,3 +317,36 @@ def test_statements_are_described_without_being_run(conn: Any) -> None:
     )
     read = database.execution().describe("SELECT name FROM fluss.described WHERE id = ?")
     assert (read.schema.names, read.parameters.types, read.is_insert) == (["name"], [pa.int64()], False)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT current_setting('secret_directory')",
+        "SELECT 'Secret_Directory'.current_setting()",
+        "SELECT current_setting('secret' || '_directory')",
+        "SELECT * FROM (SELECT system.main.current_setting('temp_directory')) t",
+        "SELECT value FROM duckdb_settings()",
+        "FROM query('SELECT current_setting(''secret_directory'')')",
+        "FROM sql_auto_complete('SEL')",
+        "WITH t AS (FROM duckdb_extensions()) SELECT * FROM t",
+        "FROM duckdb_secrets()",
+        "FROM glob('/*')",
+        "FROM read_text('/etc/hostname')",
+        "EXPLAIN FROM pragma_version()",
+    ],
+)
+def test_statements_of_others_read_no_settings_and_call_no_functions_of_the_machine(statement: str) -> None:
+    with pytest.raises(UnsupportedOperation, match=r"cannot be (read|called) here, only"):
+        SqlDatabase(None, {}).execution(settings=CLOSED_IN).run(statement)
+
+
+def test_statements_of_others_may_compute() -> None:
+    for statement, rows in (
+        ("SELECT current_setting('TimeZone')", [("UTC",)]),
+        ("SELECT sum(range) FROM range(4)", [(6,)]),
+        ("SELECT * FROM unnest([1, 2])", [(1,), (2,)]),
+    ):
+        with SqlDatabase(None, {}).execution(settings=CLOSED_IN).run(statement) as result:
+            found = result.to_arrow().to_pylist()
+        assert [tuple(row.values()) for row in found] == rows

@@ -9,6 +9,7 @@ import pytest
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.server import config
 from forebay.server.config import server_config
+from forebay.server.fluss_settings import NO_EFFECT, UNSERVED
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,14 @@ def test_values_up_to_their_bounds_are_taken(key: str, text: str, value: object)
         ("kv.engine", "leveldb", "choose 'auto', 'hlog' or 'lmdb'"),
         ("kv.engine", " RocksDB ", "is no longer a key-value engine: .* `forebay convert-state"),
         ("kv.scaner.ttl", "1 s", "did you mean 'kv.scanner.ttl'"),
+        ("log.segment.file-sze", "1mb", "did you mean 'log.segment.file-size'"),
+        ("server.data-disk.reserv", "1mb", "did you mean 'server.data-disk.reserve'"),
+        ("netty.server.max-request-sise", "1mb", "did you mean 'netty.server.max-request-size'"),
+        ("metrics.reporter.prometheus.prt", "9250", "did you mean 'metrics.reporter.prometheus.port'"),
+        ("security.sasl.plain.credentails", "a:b", "did you mean 'security.sasl.plain.credentials'"),
+        ("tablet-server.security.sasl.plain.credentials", "a:b", "did you mean 'security.sasl.plain.credentials'"),
+        ("tablet-server.bind.listener", "A://h:1", "did you mean 'tablet-server.bind.listeners'"),
+        ("zookeeper.adress", "h:1", "did you mean 'zookeeper.address'"),
         ("utterly", "1", "see docs/server.md"),
         ("datalake.enabled", "true", "'datalake.format' must be set"),
     ],
@@ -64,6 +73,19 @@ def test_values_that_cannot_be_understood_name_the_setting_and_the_reason_once()
             server_config("/data", settings={key: text})
         assert caught.value.code == ErrorCode.CONFIG_EXCEPTION
         assert str(caught.value).count("setting") == 1
+
+
+@pytest.mark.parametrize("prefix", ["log.", "server.", "netty.", "kv.rocksdb.", "zookeeper.", "client.", "remote.log."])
+def test_a_setting_is_not_known_by_its_first_words(prefix: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"there is no setting '{prefix}zzz'"):
+        server_config("/data", settings={f"{prefix}zzz": "1"})
+
+
+def test_settings_of_fluss_without_a_meaning_here_are_taken_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    assert not NO_EFFECT & {*config.SETTINGS, *UNSERVED}
+    with caplog.at_level("INFO"):
+        server_config("/data", settings=dict.fromkeys(NO_EFFECT, "1"))
+    assert {record.args[0] for record in caplog.records if record.args} == NO_EFFECT
 
 
 def test_settings_of_another_lake_than_the_chosen_one_are_refused() -> None:
@@ -109,7 +131,7 @@ def test_plain_listeners_beside_sasl_need_sasl() -> None:
 
 
 def test_what_is_not_served_may_be_switched_off_and_not_on() -> None:
-    key = next(iter(config._UNSERVED))
+    key = "authorizer.enabled"
     for text in ("", "false", " FALSE "):
         server_config("/data", settings={key: text})
     with pytest.raises(UnsupportedOperation, match=f"which setting '{key}' = 'true' asks for") as caught:
@@ -164,7 +186,7 @@ def test_clients_see_the_listeners_of_each_role_and_no_passwords() -> None:
         "bind.listeners": "A://h:1",
         "coordinator.bind.listeners": "A://h:2",
         "security.sasl.plain.credentials": "a:secret",
-        "tablet-server.security.sasl.plain.credentials": "a:secret",
+        "security.sasl.listener.name.a.plain.jaas.config": "secret",
     }
     shown = server_config("/data", settings=settings).shown()
     assert [shown[key] for key in settings] == ["A://h:1", "A://h:2", config.HIDDEN, config.HIDDEN]

@@ -67,7 +67,7 @@ def test_the_oldest_strangers_make_room_and_are_counted_no_more() -> None:
 def test_an_address_with_all_its_connections_takes_no_room_from_others() -> None:
     door = Door(max="3", max__per__address="2")
     stranger = Peer("b")
-    mine = [Peer(), Peer()]
+    mine = [Peer(known=True), Peer(known=True)]
     for each in (stranger, *mine):
         assert door.admit(each) is None
     refused = door.admit(Peer())
@@ -77,8 +77,19 @@ def test_an_address_with_all_its_connections_takes_no_room_from_others() -> None
     for each in (mine[0], mine[0], Peer()):  # one that is gone already, and one that never was
         door.connections.remove(each, each.address)  # type: ignore[arg-type]
     assert len(door.connections) == 2
-    assert door.admit(Peer()) is None
+    assert door.admit(Peer(known=True)) is None
     assert door.admit(Peer()) is not None
+
+
+def test_idle_connections_of_an_address_that_never_spoke_make_room_for_a_new_one_of_it() -> None:
+    door = Door(max="5", max__per__address="3")
+    elsewhere, known, first, second = Peer("b"), Peer(known=True), Peer(), Peer()
+    for each in (elsewhere, known, first, second):
+        assert door.admit(each) is None
+    for closed in (first, second):
+        assert door.admit(Peer()) is None
+        assert closed.closes == 1
+    assert (elsewhere.closes, known.closes, len(door.connections)) == (0, 0, 4)
 
 
 def test_of_an_address_without_connections_nothing_is_kept() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import CorruptData, LimitExceeded, StorageFailure
+from forebay.codec.crc import crc32c
 from forebay.metadata.table import DatabaseInfo
 from forebay.server import metadata_store
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
@@ -48,6 +49,52 @@ def test_a_flipped_bit_in_any_file_of_a_killed_server_takes_no_commit_away_in_si
             told += 1
     store.close()
     assert 0 < told < 60
+
+
+def test_damage_that_sqlite_quotes_is_reported_with_the_file(tmp_path: Path) -> None:
+    """SQLite names the table whose definition it cannot read. Where that name is damaged, its error is no text."""
+    path = tmp_path / "metadata.sqlite"
+    MetadataStore(LocalDatabaseFile(str(path))).close()
+    whole = path.read_bytes()
+    reported = 0
+    for name in (b"CREATE TABLE databases", b"CREATE TABLE doomed_folders", b"CREATE TABLE schemas"):
+        for flipped in range(len(name)):
+            at = whole.index(name) + flipped
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :])
+            with pytest.raises(CorruptData, match=r"metadata\.sqlite is damaged") as raised:
+                MetadataStore(LocalDatabaseFile(str(path)), is_new=False).check_rows()
+            reported += isinstance(raised.value.__cause__, UnicodeDecodeError)
+    assert reported
+
+
+def test_a_store_of_a_newer_version_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    MetadataStore(LocalDatabaseFile(str(path))).close()
+    with closing(sqlite3.connect(path)) as sql, sql:
+        sql.execute("UPDATE settings SET value = '999' WHERE key = 'format-version'")
+        sql.execute("DROP TABLE log_epochs")
+    before = path.read_bytes()
+    with pytest.raises(StorageFailure, match="has metadata of format 999, this version of Forebay knows format"):
+        MetadataStore(LocalDatabaseFile(str(path)), is_new=False)
+    assert path.read_bytes() == before
+
+
+def test_a_store_of_an_older_version_gets_the_number_that_keeps_the_older_version_out(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    for older in metadata_store._OLDER_VERSIONS:
+        MetadataStore(LocalDatabaseFile(str(path))).close()
+        with closing(sqlite3.connect(path)) as sql, sql:
+            sql.execute("UPDATE settings SET value = ? WHERE key = 'format-version'", (older,))
+        MetadataStore(LocalDatabaseFile(str(path)), is_new=False).close()
+        with closing(sqlite3.connect(path)) as sql:
+            stored_version = sql.execute("SELECT value FROM settings WHERE key = 'format-version'").fetchone()
+        assert stored_version == (str(metadata_store.FORMAT_VERSION),)
+
+
+def test_a_change_of_what_is_on_disk_has_a_new_format_number() -> None:
+    """If this fails: raise FORMAT_VERSION, add the last one to _OLDER_VERSIONS, and put the new digest here."""
+    digest = crc32c(" ".join(metadata_store._TABLES.split()).encode())
+    assert (metadata_store.FORMAT_VERSION, digest) == (3, 3717077582)
 
 
 def test_a_check_of_all_rows_finds_one_that_was_changed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.protocol.api import ServerRole
 from forebay.protocol.listeners import Listener, SecurityProtocol
 from forebay.server import server as parts
-from forebay.server.config import ServerConfig
+from forebay.server.config import ServerConfig, server_config
 from forebay.server.context import HANDLERS
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.maintenance.retention import LogRetention
@@ -170,6 +170,28 @@ def test_who_asks_for_logins_never_gets_listeners_without_them(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         listeners(COORDINATOR, sasl=True, plain=plain, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({**NAMED, "security.protocol.map": "BB:SASL"}, r"'BB' is not one of the listeners .*did you mean 'B'"),
+        (
+            {"security.protocol.map": "CLIENT:SASL"},
+            "asks for SASL at 'CLIENT', and only 'bind.listeners' or --sasl",
+        ),
+        (
+            {"bind.listeners": "OUTSIDE://a:10", "security.sasl.listener.name.outsid.plain.jaas.config": "x"},
+            "'outsid' is not one of the listeners .*did you mean 'outside'",
+        ),
+    ],
+)
+def test_security_settings_that_name_no_listener_are_refused(
+    settings: Mapping[str, str], message: str, tmp_path: Path
+) -> None:
+    config = server_config(tmp_path, settings=settings)
+    with pytest.raises(InvalidRequest, match=message):
+        parts._bind_all(config, lambda listener: pytest.fail(f"{listener} was bound"))
 
 
 def test_passwords_that_nobody_is_asked_for_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -131,6 +131,9 @@ class Checks:
 
     def check_transactions(self, changes: Log, log: Log) -> None:
         """Of each transaction all rows are there, once, or none; so it is in each table snapshot."""
+        appended = {
+            row["n"]: (LOG, bucket, offset, row) for bucket, rows in log.items() for offset, row in rows.items()
+        }
         numbers = [row["n"] for rows in log.values() for row in rows.values()]
         places: dict[str, list[tuple[int, int]]] = {}
         for bucket, rows in changes.items():
@@ -147,6 +150,8 @@ class Checks:
             if not found[0]:
                 continue
             there.setdefault(staged.job, []).append(staged.who)
+            of_kv = [(KV, *place, changes[place[0]][place[1]]) for v in staged.values.values() for place in places[v]]
+            self.check_time(staged.who, [*of_kv, *(appended[n] for n in staged.numbers)])
             for view in self.seen.views:
                 offsets = {bucket.bucket: offset for bucket, offset in view.offsets.items()}
                 if not view.what.endswith("snapshot") or len(offsets) != 2:
@@ -157,6 +162,15 @@ class Checks:
                 if len(seen) != 1:
                     raise Damage(f"{view.what} up to {offsets} has a part of transaction {staged.who}")
         self.check_jobs(there)
+
+    def check_time(self, who: str, found: list[tuple[str, int, int, Row]]) -> None:
+        """A transaction has one time in all logs, and what the logs held at a time has all of it, or nothing."""
+        times = {row["_commit_timestamp"] for *_, row in found}
+        if len(times) != 1:
+            raise Damage(f"transaction {who} has more than one time: {sorted(times)}")
+        for what, offsets in self.seen.cuts:
+            if len({offset < offsets[path][bucket] for path, bucket, offset, _ in found}) != 1:
+                raise Damage(f"{what}, {offsets}, has a part of transaction {who}")
 
     def check_jobs(self, there: dict[tuple[str, int], list[str]]) -> None:
         """Of the attempts at an application's version one counts at most, and one does if a client was told so."""

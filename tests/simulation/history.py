@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import zlib
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 from forebay.client.admin import lake_history
 from forebay.kv.checkpoint import KvFolder
 from forebay.log import recovery
+from forebay.log.commit_times import CommitTimes
 from forebay.log.log_ends import LogEndEvidence
 from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment
@@ -106,11 +108,23 @@ def _write_without_gate(self: TransactionManager, transaction: Any) -> None:
         replica = self._write_bucket(transaction, bucket)
         if replica is not None:
             replica.show_decided()
+            replica.log.release_time(transaction.held)
             self._replicas.end(replica)
 
 
 def _check_no_conditions(world: World) -> None:
     _replace(UnchangedKeys, "check", lambda self, end: None)
+
+
+def _let_time_go_on(world: World) -> None:
+    _replace(CommitTimes, "hold", lambda self, held, last_ms: last_ms)
+    _replace(CommitTimes, "settle", lambda self, timestamp_ms: True)
+    timestamp = LogTablet._timestamp
+
+    def own(self: LogTablet, now_ms: int, committed_ms: int | None = None) -> int:
+        return timestamp(self, now_ms + zlib.crc32(self.folder.encode()) % 50)  # each log has a clock of its own
+
+    _replace(LogTablet, "_timestamp", own)
 
 
 def _share_directories(world: World) -> None:
@@ -174,6 +188,7 @@ MUTANTS = {
     "lock": _share_directories,
     "numbers": _trust_numbers,
     "versions": _look_once_before_a_wait,
+    "times": _let_time_go_on,
     "ends": _take_damage_for_a_torn_write,
 }
 """Servers that break a promise: a simulation that finds nothing wrong with them would be worth nothing."""

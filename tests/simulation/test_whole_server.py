@@ -72,7 +72,19 @@ def test_seeds_that_found_a_fault_find_none():
 @pytest.mark.parametrize(
     "mutant",
     every_run(
-        ["sync", "duplicates", "trust", "stages", "parts", "conditions", "lock", "numbers", "versions", "ends"],
+        [
+            "sync",
+            "duplicates",
+            "trust",
+            "stages",
+            "parts",
+            "conditions",
+            "lock",
+            "numbers",
+            "versions",
+            "ends",
+            "times",
+        ],
         lambda mutant: mutant == "sync",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,8 @@ class Seen:
     log_rows: dict[tuple[str, int, int], tuple[str, Any, Any]] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     transactions: list[Staged] = field(default_factory=list)
+    cuts: list[tuple[str, dict[str, dict[int, int]]]] = field(default_factory=list)
+    """Offsets by table and bucket at one time each, and who asked for them."""
     committed: set[tuple[str, int]] = field(default_factory=set)
     """The applications and versions that a client was told are committed."""
     appended: dict[int, str] = field(default_factory=dict)
@@ -185,13 +188,14 @@ class Workload:
                     self.scan,
                     self.snapshot,
                     self.union,
+                    self.cut,
                     self.widen,
                     self.partitions.write,
                     self.partitions.change,
                     self.merging.write,
                     self.writer.twin,
                 ),
-                weights=(10, 3, 2, 6, 6, 9, 2, 1, 2 if self.lake else 0, 0.5, 4, 1.5, 5, 2),
+                weights=(10, 3, 2, 6, 6, 9, 2, 1, 2 if self.lake else 0, 2, 0.5, 4, 1.5, 5, 2),
             )[0]
             world.count(action.__name__)
             try:
@@ -318,7 +322,7 @@ class Workload:
                 return staged
             if self.rng.random() < 0.5:
                 process = next(each for each in self.processes if who.startswith(f"{each.name}."))
-                beside = self._upsert_soon if staged.read is not None else self._snapshot_soon
+                beside = self._upsert_soon if staged.read is not None else self._look_soon
                 self.sched.spawn(process, beside, connection, f"{who} beside", name="beside")
             asked = self.sched.now
             before_commit()
@@ -342,13 +346,15 @@ class Workload:
             self.world.note(f"{who} transaction {sorted(values.items())} {staged.numbers} {staged.outcome}")
         return staged
 
-    def _snapshot_soon(self, connection: Connection, who: str) -> None:
-        """A table snapshot while another thread commits."""
-        self.sched.sleep(self.rng.random() ** 2 * 0.1)
-        try:
-            self.snapshot(connection, who)
-        except ForebayError as e:
-            self.judge(e, f"{who} snapshot")
+    def _look_soon(self, connection: Connection, who: str) -> None:
+        """A table snapshot, or cuts, while another thread commits."""
+        look = self.rng.choice((self.snapshot, self.cut))
+        for number in range(1 if look == self.snapshot else 3):
+            self.sched.sleep(self.rng.random() ** 2 * 0.1)
+            try:
+                look(connection, f"{who}.{number}")
+            except ForebayError as e:
+                self.judge(e, f"{who} {look.__name__}")
 
     def _upsert_soon(self, connection: Connection, who: str) -> None:
         """Upserts while another thread commits under a condition."""
@@ -438,6 +444,16 @@ class Workload:
         for key in range(KEYS):
             self.record(key, False, found.get(key), asked, opened, f"{who} snapshot")
         self.seen.views.append(View(f"{who} snapshot", found, offsets))
+
+    def cut(self, connection: Connection, who: str) -> None:
+        """The offsets of both tables at a time just past, as reads of earlier states take them."""
+        admin = connection.admin
+        at = admin.describe_server().now - dt.timedelta(milliseconds=self.rng.choice((0, 0, 1, 5, 50, 300)))
+        offsets = {}
+        for path in self.rng.sample((KV, LOG), 2):
+            by_bucket = admin.list_offsets(path, at)
+            offsets[path] = {bucket.bucket: int(offset) for bucket, offset in by_bucket.items()}
+        self.seen.cuts.append((f"{who} cut at {at}", offsets))
 
     # ---- tiering ----------------------------------------------------------------------------------------------------
 

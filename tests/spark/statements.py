@@ -149,7 +149,7 @@ STATEMENTS: list[tuple[str, list[Statement]]] = [
             ),
             Statement(
                 "SELECT count(*) FROM {t} TIMESTAMP AS OF '2001-01-01'",
-                answer=[(0,)],
+                Refused("did not exist as of 2001"),
                 per_kind=_on(Refused("(?i)snapshot|time|2001"), "lake_append", "lake_pk"),
             ),
             Statement("SELECT count(*) FROM {t} TIMESTAMP AS OF current_timestamp()", answer=[(4,)]),

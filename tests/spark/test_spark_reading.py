@@ -407,8 +407,11 @@ def test_time_columns_need_spark_s_setting_and_say_so(sql: Sql, spark: Any) -> N
     spark.conf.set(conf, "true")
     try:
         sql("CREATE TABLE {db}.t (id INT, at TIME(6))")
-        sql("INSERT INTO {db}.t VALUES (1, TIME'10:11:12.123456'), (2, NULL)")
-        assert sql("SELECT id FROM {db}.t WHERE at = TIME'10:11:12.123456'") == [(1,)]
+        sql("INSERT INTO {db}.t VALUES (1, TIME'10:11:12.123'), (2, NULL)")
+        assert sql("SELECT id FROM {db}.t WHERE at = TIME'10:11:12.123'") == [(1,)]
+        # A table holds whole milliseconds, as Fluss does: nothing is cut off in silence.
+        with pytest.raises(Exception, match=r"10:11:12\.123456.*milliseconds"):
+            sql("INSERT INTO {db}.t VALUES (3, TIME'10:11:12.123456')")
     finally:
         spark.conf.set(conf, "false")
     with pytest.raises(Exception, match=r"column 'at' of table .* has type TIME.*spark.sql.timeType.enabled=true"):

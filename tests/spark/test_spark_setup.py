@@ -120,21 +120,67 @@ def names_of(server: Connection) -> list[str]:
 
 CONNECT_CLIENT = """
 import sys
+
+sys.modules["forebay"] = None  # an import fails: nothing here needs Forebay on the client's machine
+
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.remote(f"sc://127.0.0.1:{sys.argv[1]}").getOrCreate()
-assert ("db",) in [tuple(row) for row in spark.sql("SHOW DATABASES IN shop").collect()]
+
+
+def rows(text):
+    return [tuple(row) for row in spark.sql(text).collect()]
+
+
+def refused(text, message):
+    try:
+        rows(text)
+    except Exception as e:
+        assert message in str(e), e
+    else:
+        raise AssertionError(f"{text!r} was not refused")
+
+
+# Names, rows, changed rows.
+assert ("db",) in rows("SHOW DATABASES IN shop")
 assert spark.table("shop.db.t").where("id = 3").collect()[0].name == "n3"
-spark.sql("DELETE FROM shop.db.t WHERE id = 0")
-spark.sql("UPDATE shop.db.t SET name = upper(name) WHERE id > 3")
+rows("DELETE FROM shop.db.t WHERE id = 0")
+rows("UPDATE shop.db.t SET name = upper(name) WHERE id > 3")
 spark.createDataFrame([(9, "x", 1.0)], "id bigint, name string, amount double").writeTo("shop.db.t").append()
 assert spark.table("shop.db.`t$changelog`").count() == 9
-try:
-    spark.table("shop.db.no").collect()
-except Exception as e:
-    assert "TABLE_OR_VIEW_NOT_FOUND" in str(e), e
-else:
-    raise AssertionError("there is no such table")
+refused("SELECT * FROM shop.db.no", "TABLE_OR_VIEW_NOT_FOUND")
+
+# Tables of its own: definition, all ways to write, history.
+rows("CREATE TABLE shop.db.totals (name STRING, n BIGINT, PRIMARY KEY (name))")
+rows("INSERT INTO shop.db.totals SELECT name, count(*) FROM shop.db.t GROUP BY name")
+rows(
+    "MERGE INTO shop.db.totals t USING (SELECT 'x' AS name, 5L AS n UNION ALL SELECT 'y', 6L) s ON t.name = s.name "
+    "WHEN MATCHED THEN UPDATE SET n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
+)
+assert rows("SELECT n FROM shop.db.totals WHERE name IN ('x', 'y') ORDER BY n") == [(6,), (6,)]
+rows("ALTER TABLE shop.db.totals ADD COLUMN note STRING")
+assert [row[0] for row in rows("DESCRIBE TABLE shop.db.totals")][:3] == ["name", "n", "note"]
+assert "note STRING" in rows("SHOW CREATE TABLE shop.db.totals")[0][0]
+rows("INSERT OVERWRITE shop.db.totals VALUES ('z', 1L, NULL)")
+assert rows("SELECT name, n FROM shop.db.totals TIMESTAMP AS OF current_timestamp()") == [("z", 1)]
+
+# Streams, and a function that the server calls for each batch.
+rows("CREATE TABLE shop.db.copy (id BIGINT, name STRING, amount DOUBLE, PRIMARY KEY (id))")
+stream = spark.readStream.table("shop.db.t")
+query = stream.writeStream.option("checkpointLocation", sys.argv[2] + "/to-table").trigger(availableNow=True)
+query.toTable("shop.db.copy").awaitTermination()
+assert rows("SELECT count(*) FROM shop.db.copy") == [(5,)]
+
+
+def keep(batch, number):
+    batch.selectExpr("name", "1L AS n", "CAST(NULL AS STRING) AS note").writeTo("shop.db.totals").append()
+
+
+query = stream.writeStream.foreachBatch(keep).option("checkpointLocation", sys.argv[2] + "/each")
+query.trigger(availableNow=True).start().awaitTermination()
+assert rows("SELECT count(*) FROM shop.db.totals") == [(6,)]
+rows("DROP TABLE shop.db.totals")
+refused("SELECT * FROM shop.db.totals", "TABLE_OR_VIEW_NOT_FOUND")
 """
 
 
@@ -146,10 +192,12 @@ def test_clients_of_a_connect_server_have_the_catalog_without_forebay(shop: Conn
     command = [start, "--conf", f"spark.connect.grpc.binding.port={port}"]
     with serving(tmp_path, command):
         until_it_listens(port, tmp_path)
-        client = [sys.executable, "-c", CONNECT_CLIENT, str(port)]
+        client = [sys.executable, "-c", CONNECT_CLIENT, str(port), str(tmp_path / "checkpoints")]
         done = subprocess.run(client, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
     assert names_of(shop) == ["N4", "n1", "n2", "n3", "x"]
+    # Spark finds the classes of the metrics, which it looks for in a thread that belongs to no session.
+    assert "custom metric" not in (tmp_path / "server.out").read_text()
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def test_earlier_states_are_read_in_sql_and_by_options(spark: Any, tiered: World
     for query, message in (
         (f"SELECT * FROM {name} VERSION AS OF 'none'", "neither a tag of the lake"),
         (f"SELECT * FROM {name} VERSION AS OF 99999", "99999"),
-        (f"SELECT * FROM {name} TIMESTAMP AS OF '2999-01-01'", "ms now"),
+        (f"SELECT * FROM {name} TIMESTAMP AS OF '2999-01-01'", "it is .* now"),
         (f"SELECT * FROM travel.fluss.`{table.path.table}$changelog` VERSION AS OF 1", "only the table"),
         (f"INSERT INTO {name} VERSION AS OF {first} VALUES (1, 'x')", "PARSE_SYNTAX_ERROR"),
     ):

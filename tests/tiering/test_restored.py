@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from forebay.base.errors import Conflict, InvalidRequest
 from forebay.client.admin.lake import LakeTieringClient
 from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.metadata.table import TableBucket
+from forebay.tiering.now import tier_now
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 
 SCHEMA = {"k": pa.int32()}
@@ -22,7 +24,9 @@ def append(cluster: LakeCluster, first: int, stop: int) -> None:
     cluster.connection.table("fluss.t").append([{"k": value} for value in range(first, stop)])
 
 
-def test_a_lake_that_is_ahead_of_a_restored_server_is_refused_until_it_is_rolled_back(tmp_path: Path) -> None:
+def test_a_lake_that_is_ahead_of_a_restored_server_is_refused_until_it_is_rolled_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     data = tmp_path / "data"
     with lake_cluster(tmp_path, paimon_storage) as cluster:
         table = cluster.create("t", SCHEMA, buckets=1)
@@ -39,10 +43,14 @@ def test_a_lake_that_is_ahead_of_a_restored_server_is_refused_until_it_is_rolled
     with lake_cluster(tmp_path, paimon_storage) as cluster:
         table = cluster.connection.table("fluss.t")
         append(cluster, 100, 110)
-        with pytest.raises(
-            Conflict, match=rf"snapshot {ahead}, which was tiered from logs of epoch.*to snapshot {known}"
-        ):
-            cluster.tier(table)
+        caplog.clear()
+        (outcome,) = tier_now(cluster.connection, lake=cluster.lake)
+        assert isinstance(outcome.error, Conflict)
+        assert re.search(
+            rf"snapshot {ahead}, which was tiered from logs of epoch.*to snapshot {known}.*back-up.md",
+            str(outcome.error),
+        )
+        assert not [record for record in caplog.records if record.name.startswith("forebay.tiering")]
         # Nor does a round that was under way meanwhile end: its offsets are not of these logs.
         with pytest.raises(InvalidRequest, match="below offset 3 only"):
             LakeTieringClient(cluster.connection).prepare(table.info, of_before)

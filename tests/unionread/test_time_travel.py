@@ -68,8 +68,9 @@ def test_an_instant_is_a_lake_snapshot_and_the_log_up_to_it(both: World, keyed: 
         assert None not in used[2:]
         assert (used[2], used[4]) == (used[3], used[5])
         assert used[2] != used[4]
-    assert rows(both, table, dt.datetime.fromtimestamp(0, dt.UTC)) == Counter()
-    with pytest.raises(InvalidRequest, match="ms now"):
+    with pytest.raises(NotFound, match="did not exist as of 1970-01-01"):
+        rows(both, table, dt.datetime.fromtimestamp(0, dt.UTC))
+    with pytest.raises(InvalidRequest, match=r"it is .* now .*UTC"):
         rows(both, table, dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
 
 
@@ -167,3 +168,27 @@ def test_an_instant_is_planned_again_if_a_partition_is_dropped_meanwhile(
     then = moment()
     meanwhile(monkeypatch, lambda: table.drop_partition({"p": "b"}))
     assert rows(memory, table, then) == bag([{"id": 1, "p": "a"}])
+
+
+def test_a_time_before_the_table_is_refused(memory: World) -> None:
+    table = memory.connection.create_table("fluss.created_now", SCHEMA, primary_key="id", buckets=1)
+    table.upsert([{"id": 1, "v": 1}])
+    message = r"table fluss.created_now did not exist as of 2001-01-01 00:00:00\+00:00: it was created"
+    for at in ("2001-01-01T00:00Z", "2001-01-01"):
+        with pytest.raises(NotFound, match=message):
+            table.scan(as_of=at).count()
+    memory.connection.drop_table(table.path)
+
+
+def test_a_union_without_a_lake_says_once_that_it_reads_the_stream_only(
+    memory: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    without = memory.connection.create_table("fluss.without_lake", SCHEMA, buckets=1)
+    tiered = memory.create(SCHEMA, buckets=1)
+    for table in (without, without, tiered):
+        assert table.scan(source="union").count() == 0
+    assert [record.getMessage() for record in caplog.records if "no lake" in record.getMessage()] == [
+        "forebay: table fluss.without_lake has no lake ('table.datalake.enabled' is not true), so the source 'union' "
+        "reads the stream only"
+    ]
+    memory.connection.drop_table(without.path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -31,6 +30,7 @@ from forebay.metadata import types
 from forebay.metadata.table import Column, TablePath
 from forebay.testing.server import EmbeddedServer
 from forebay.verify import Report, states, verify_directory
+from tests.open_files import open_files
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 SETTINGS = {"log.segment.file-size": "2kb", "log.index.interval-size": "500b", "kv.checkpoint.records": "100"}
@@ -262,15 +262,14 @@ def test_changes_are_folded_some_at_a_time(data: Path, monkeypatch: pytest.Monke
 
 
 def test_no_file_stays_open_whatever_is_found(data: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     checked(data)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files(data)
     path = kv_of(data) / "db" / DATA_FILE
     content = bytearray(path.read_bytes())
     content[9000] ^= 8
     path.write_bytes(content)
     assert checked(data).faults
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files(data)
 
 
 class _Breaking(HlogEngine):

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
+from forebay.codec.casting.encodings import decoded
+from forebay.codec.casting.frames import arrow_stream, is_pandas_frame, with_named_index
 
 CHANGE_TYPE_COLUMN = "_change_type"
 """The column with the change type of a row, dictionary-encoded strings: one of `CHANGE_TYPES`."""
@@ -53,7 +55,8 @@ def _parts(data: Any) -> Iterator[tuple[Any, Any]]:
         _require(all(isinstance(row, Mapping) and CHANGE_TYPE_COLUMN in row for row in data))
         bare = [{name: value for name, value in row.items() if name != CHANGE_TYPE_COLUMN} for row in data]
         yield bare, pa.array([row[CHANGE_TYPE_COLUMN] for row in data], pa.string())
-    elif type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
+    elif is_pandas_frame(data):
+        data = with_named_index(data)
         _require(CHANGE_TYPE_COLUMN in data.columns)
         yield data.drop(columns=[CHANGE_TYPE_COLUMN]), pa.array(data[CHANGE_TYPE_COLUMN], from_pandas=True)
     else:
@@ -71,7 +74,7 @@ def _batches(data: Any) -> Any:
     if isinstance(data, pa.RecordBatchReader):
         return data
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
+        return arrow_stream(data)
     raise InvalidRequest(f"{type(data).__name__} is no data: give Arrow data, a data frame or a list of dicts")
 
 
@@ -86,7 +89,7 @@ def change_numbers(column: pa.Array, before: int = 0, name: str = CHANGE_TYPE_CO
     """The indexes in `CHANGE_TYPES` of texts, in any of the three spellings. `before`: the rows in earlier batches."""
     try:
         indexes = pc.index_in(
-            column.cast(pa.string()), value_set=pa.array(CHANGE_TYPES + ROW_KINDS + SPARK_CHANGE_TYPES)
+            decoded(column).cast(pa.string()), value_set=pa.array(CHANGE_TYPES + ROW_KINDS + SPARK_CHANGE_TYPES)
         )
     except pa.ArrowException as e:
         raise InvalidRequest(f"column '{name}' is {column.type}; its values are texts") from e

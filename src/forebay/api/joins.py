@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import InvalidRequest
+from forebay.codec.casting.encodings import takeable
+from forebay.codec.casting.frames import arrow_stream, is_pandas_frame, with_named_index
 
 _HOW = ("left", "inner")
 
@@ -64,8 +66,10 @@ def as_table(data: Any) -> pa.Table:
     if isinstance(data, list | tuple):
         return pa.Table.from_pylist(list(data))
     try:
-        if type(data).__module__.partition(".")[0] == "pandas":
-            return pa.Table.from_pandas(data, preserve_index=False)
+        if is_pandas_frame(data):
+            return takeable(pa.Table.from_pandas(with_named_index(data), preserve_index=False))
+        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+            return takeable(data if isinstance(data, pa.Table) else arrow_stream(data).read_all())
         return pa.table(data)
     except (TypeError, ValueError, AttributeError, pa.ArrowException) as e:
         raise InvalidRequest(

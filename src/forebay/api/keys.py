@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
+from forebay.codec.casting.frames import is_pandas_frame, is_series
 
 MISSING = ("null", "drop", "error")
 """The result of a lookup for a key without a row: a row of nulls, no row, or `NotFound`."""
@@ -22,8 +23,8 @@ def key_rows(keys: Any, names: Sequence[str], table: str) -> Any:
     if isinstance(keys, Mapping):
         return [keys]
     if _is_array(keys):
-        return pa.table({_only(names, table): keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys)})
-    if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__") or hasattr(keys, "columns"):
+        return pa.table({_only(names, table): _arrow_array(keys)})
+    if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__") or is_pandas_frame(keys):
         return keys
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
         return [{_only(names, table): keys}]
@@ -49,7 +50,13 @@ def _is_array(keys: Any) -> bool:
     if isinstance(keys, pa.Array | pa.ChunkedArray):
         return not pa.types.is_struct(keys.type)
     kind = type(keys)
-    return (kind.__module__.partition(".")[0], kind.__name__) in (("numpy", "ndarray"), ("pandas", "Series"))
+    return is_series(keys) or (kind.__module__.partition(".")[0], kind.__name__) == ("numpy", "ndarray")
+
+
+def _arrow_array(keys: Any) -> pa.Array | pa.ChunkedArray:
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        return keys
+    return keys.to_arrow() if hasattr(keys, "to_arrow") else pa.array(keys)  # polars; pandas or NumPy
 
 
 def _only(names: Sequence[str], table: str) -> str:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from forebay.api.data import ArrowData, ArrowSchema
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import from_arrow_schema, from_arrow_type
+from forebay.codec.casting.frames import arrow_stream, is_pandas_frame, is_series, with_named_index
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.type_text import parse_type
 from forebay.metadata.types import DataType
@@ -78,14 +79,14 @@ def _arrow_schema(schema: Any) -> pa.Schema | None:
         return schema
     if isinstance(schema, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
         return schema.schema
-    if type(schema).__module__.partition(".")[0] == "pandas":
-        if not hasattr(schema, "columns"):
-            raise _refused(schema)
-        return pa.Schema.from_pandas(schema, preserve_index=False)
+    if is_pandas_frame(schema):
+        return pa.Schema.from_pandas(with_named_index(schema), preserve_index=False)
+    if is_series(schema):
+        raise _refused(schema)
     if hasattr(schema, "__arrow_c_schema__"):
         return pa.schema(schema)
     if hasattr(schema, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(schema).schema
+        return arrow_stream(schema).schema
     inner = getattr(schema, "schema", None)
     return inner if isinstance(inner, pa.Schema) else None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import ForebayError, InvalidRequest
 
 
 def name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
@@ -38,3 +38,24 @@ def did_you_mean(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
     by_lower = {one.lower(): one for one in names}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=likeness)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
+
+
+def did_you_mean_table(
+    database: str,
+    table: str | None,
+    list_databases: Callable[[], Iterable[str]],
+    list_tables: Callable[[str], Iterable[str]],
+) -> str:
+    """Return a suggestion for a table, or with None for a database, that does not exist; empty if there is none.
+
+    It is empty, too, if the names cannot be listed: the error that it follows is the one to report.
+    """
+    try:
+        databases = list(list_databases())
+        if table is None:
+            return did_you_mean(database, databases)
+        if database in databases:
+            return did_you_mean(f"{database}.{table}", [f"{database}.{name}" for name in list_tables(database)])
+        return f"; there is no database '{database}'{did_you_mean(database, databases)}"
+    except ForebayError:
+        return ""

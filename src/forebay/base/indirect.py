@@ -16,6 +16,9 @@ from pathlib import Path
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 
+UTF_8 = "utf-8-sig"
+"""The encoding of files that people write: editors of Windows put a byte order mark at the beginning."""
+
 _LINE = re.compile(r"^\s*([A-Za-z0-9_.\-]+)\s*[:=]\s*(.*?)\s*$")
 
 
@@ -53,7 +56,7 @@ def resolved(key: str, text: str) -> str:
         raise refuse(f"a path is missing; write ${{{provider}:path:{name}}}")
     try:
         if provider == "directory":
-            return (Path(path) / name).read_text(encoding="utf-8").removesuffix("\n")
+            return (Path(path) / name).read_text(encoding=UTF_8).removesuffix("\n")
         settings = settings_of(path)
     except (OSError, UnicodeDecodeError) as e:
         raise refuse(f"it cannot be read: {e}") from e
@@ -68,7 +71,7 @@ def settings_of(path: str | Path) -> dict[str, str]:
     Raises `InvalidRequest` naming the line that cannot be read, `OSError` and `UnicodeDecodeError`.
     """
     settings: dict[str, str] = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(Path(path).read_text(encoding=UTF_8).splitlines(), start=1):
         text = re.sub(r"(^|\s)#.*$", "", line)
         if not text.strip():
             continue

@@ -9,13 +9,17 @@ all that it is for; 503 names what is wrong, one line each.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from forebay.base import threads
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.http_names import answers_to, name_of, own_names
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -25,42 +29,75 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _AT_ONCE = 4
-"""Requests that are answered at a time; further ones wait in the queue of the socket."""
-_PEER_SECONDS = 10.0
-"""How long a client may take to send its request, or to read a part of its answer."""
+"""Requests that are answered at a time; further ones wait."""
+_OPEN_MAX = 64
+"""Open connections. The oldest one that has not sent its request makes room for the next one."""
+_REQUEST_SECONDS = 5.0
+"""How long a client may take for its whole request."""
+_ANSWER_SECONDS = 30.0
+"""How long it may then take to read the whole answer."""
 _TEXT = "text/plain; charset=utf-8"
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _PEER_SECONDS
+    timeout = _ANSWER_SECONDS
+
+    def get_environ(self) -> dict[str, Any]:
+        assert isinstance(self.server, _Server)
+        self.server.has_asked(self.connection)
+        return super().get_environ()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library
         _LOGGER.debug("monitoring: " + format, *args)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each connection, of which few answer at a time. Those that are late are cut off."""
+
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._places = threads.condition()
-        self._free = _AT_ONCE
+        self._lock = threads.lock()
+        self._waiting: dict[socket.socket, float] = {}
+        """Connections that have not sent their request, oldest first, with the end of their time."""
+        self._answering: dict[socket.socket, float] = {}
         super().__init__(*arguments, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._places:
-            self._places.wait_for(lambda: self._free > 0)
-            self._free -= 1
+        with self._lock:
+            if len(self._waiting) + len(self._answering) >= _OPEN_MAX:
+                self._cut_off(next(iter(self._waiting or self._answering)))
+            self._waiting[request] = SYSTEM_CLOCK.monotonic() + _REQUEST_SECONDS
         super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._places:
-                self._free += 1
-                self._places.notify_all()
+    def has_asked(self, connection: socket.socket) -> None:
+        """Note that a connection has sent its request."""
+        with self._lock:
+            if self._waiting.pop(connection, None) is not None:
+                self._answering[connection] = SYSTEM_CLOCK.monotonic() + _ANSWER_SECONDS
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._waiting.pop(request, None)
+            self._answering.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut off those that are late. The loop that accepts connections calls this twice a second."""
+        now = SYSTEM_CLOCK.monotonic()
+        with self._lock:
+            for each in [*self._waiting, *self._answering]:
+                if self._waiting.get(each, now) < now or self._answering.get(each, now) < now:
+                    self._cut_off(each)
+
+    def _cut_off(self, connection: socket.socket) -> None:
+        """End a connection; its thread, which reads or writes, then finds it closed. The caller holds the lock."""
+        self._waiting.pop(connection, None)
+        self._answering.pop(connection, None)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _LOGGER.debug("monitoring: a client went away", exc_info=True)
@@ -83,11 +120,17 @@ class Monitoring:
         self._metrics = make_wsgi_app(registry)
         self._faults = faults
         self._problems = problems
+        self._places, self._free = threads.condition(), _AT_ONCE
+        self._host, self._names = "", frozenset[str]()
         self._server: _Server | None = None
         self._thread: threads.Thread | None = None
 
-    def start(self, host: str, ports: range) -> tuple[str, int]:
-        """Listen on the first of `ports` that is free; return the address. Raises `InvalidRequest` if none is."""
+    def start(self, host: str, ports: range, allowed_hosts: Iterable[str] = ()) -> tuple[str, int]:
+        """Listen on the first of `ports` that is free; return the address. Raises `InvalidRequest` if none is.
+
+        Requests may name the server by `host`, its own names, addresses, and `allowed_hosts`.
+        """
+        self._host, self._names = host, own_names(host) | {name.lower() for name in allowed_hosts}
         error: OSError | None = None
         for port in ports:
             try:
@@ -117,7 +160,21 @@ class Monitoring:
     # ---- answers ----------------------------------------------------------------------------------------------------
 
     def _answer(self, environment: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
-        path = environment.get("PATH_INFO", "/")
+        with self._places:
+            self._places.wait_for(lambda: self._free > 0)
+            self._free -= 1
+        try:
+            return self._answer_one(environment, respond)
+        finally:
+            with self._places:
+                self._free += 1
+                self._places.notify_all()
+
+    def _answer_one(self, environment: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
+        path, netloc = environment.get("PATH_INFO", "/"), environment.get("HTTP_HOST")
+        if netloc is not None and not answers_to(name_of(netloc), self._names, self._host):
+            what = f"this server does not answer to the name {netloc!r}: see metrics.reporter.prometheus.allowed-hosts"
+            return _say(respond, "403 Forbidden", [what])
         if environment.get("REQUEST_METHOD") not in ("GET", "HEAD"):
             return _say(respond, "405 Method Not Allowed", ["use GET"])
         if path == "/metrics":

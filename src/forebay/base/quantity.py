@@ -13,7 +13,7 @@ Span: TypeAlias = dt.timedelta | float | str
 """A length of time: a timedelta, seconds, or text such as "10 min"."""
 
 Moment: TypeAlias = dt.datetime | str
-"""A point in time: a datetime (without a zone: in the local zone, as in Python) or ISO text of one."""
+"""A point in time: a datetime or ISO text of one; both are in UTC if they have no time zone."""
 
 Past: TypeAlias = Moment | dt.timedelta
 """A point in time, or a timedelta: that long ago."""
@@ -86,7 +86,10 @@ _SPANS = "give a timedelta, a number of seconds, or text such as '10 min'"
 
 
 def moment_ms(moment: Moment, what: str) -> int:
-    """`moment` in milliseconds since 1970, rounded down. Raises `InvalidRequest` unless it is a point in time."""
+    """`moment` in milliseconds since 1970, rounded down. Raises `InvalidRequest` unless it is a point in time.
+
+    Without a time zone it is in UTC, as times in filters, in SQL and in what is printed, whatever the machine's zone.
+    """
     if isinstance(moment, str):
         try:
             moment = dt.datetime.fromisoformat(moment)
@@ -94,7 +97,8 @@ def moment_ms(moment: Moment, what: str) -> int:
             raise InvalidRequest(f"{what}={moment!r} is not a time: {_MOMENTS}") from e
     if not isinstance(moment, dt.datetime):
         raise InvalidRequest(f"{what}={moment!r} is not a point in time: {_MOMENTS}")
-    return (moment.astimezone(dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    return (zoned - _EPOCH) // dt.timedelta(milliseconds=1)
 
 
 def moment_at(milliseconds: int) -> dt.datetime:
@@ -109,7 +113,7 @@ def past_ms(past: Past, now_ms: int, what: str) -> int:
     return now_ms - span_ms(past, what) if isinstance(past, dt.timedelta) else moment_ms(past, what)
 
 
-_MOMENTS = "give a datetime, or ISO text such as '2026-01-31T12:00:00+01:00'"
+_MOMENTS = "give a datetime, or ISO text such as '2026-01-31T12:00:00+01:00' (UTC without a zone)"
 
 
 def parse_memory_bytes(text: str) -> int:

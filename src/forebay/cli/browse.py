@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from forebay.api.texts import keys_of
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.quantity import moment_at, moment_ms
 from forebay.cli import explain
 from forebay.cli.conditions import column_names, conjunction, where_argument
 from forebay.cli.connecting import add_connection_arguments, connected
@@ -254,12 +255,9 @@ def _start(text: str) -> str | dt.datetime:
     if text in ("earliest", "latest", "full"):
         return text
     try:
-        time = dt.datetime.fromisoformat(text)
-    except ValueError as e:
-        raise InvalidRequest(
-            f"--from {text!r} is neither earliest, latest, full nor a time like 2026-01-31T12:00"
-        ) from e
-    return time if time.tzinfo else time.replace(tzinfo=dt.UTC)
+        return moment_at(moment_ms(text, "--from"))
+    except InvalidRequest as e:
+        raise InvalidRequest(f"--from {text!r} is not earliest, latest, full or a time like 2026-01-31T12:00") from e
 
 
 def _get_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,10 +6,11 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from forebay.base.errors import InvalidRequest
-from forebay.base.indirect import resolved
+from forebay.base.indirect import UTF_8, resolved
 from forebay.cli.settings import is_set, setting
 from forebay.client.connection import Connection, connect
 
@@ -46,11 +47,17 @@ def password_of(options: argparse.Namespace) -> str | None:
     """
     if options.password_file is None:
         return os.environ.get("FOREBAY_PASSWORD") if options.user else None
+    return password_in(options.password_file)
+
+
+def password_in(file: str) -> str:
+    """The password in a file, without the newline at its end. Raises `InvalidRequest` if it cannot be read."""
     try:
-        with open(options.password_file, encoding="utf-8") as file:
-            return file.read().rstrip("\n")
+        return Path(file).read_text(encoding=UTF_8).rstrip("\n")
     except OSError as e:
-        raise InvalidRequest(f"the password file {options.password_file} cannot be read: {e.strerror}") from e
+        raise InvalidRequest(f"the password file {file} cannot be read: {e.strerror}") from e
+    except UnicodeDecodeError as e:  # without the bytes, which are secret
+        raise InvalidRequest(f"the password file {file} is not text in UTF-8: see byte {e.start + 1}") from e
 
 
 def lake_options_of(options: argparse.Namespace) -> dict[str, str]:

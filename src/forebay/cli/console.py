@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS
 from forebay.base.errors import AccessDenied, InvalidRequest, Unavailable, UnsupportedOperation
+from forebay.base.http_names import is_loopback
 from forebay.cli.connecting import add_place_arguments, lake_options_of, lakes_of, password_of
 from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.cli.settings import setting
@@ -93,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 def _serve_visitors(visitors: Visitors, server: str, listening: socket.socket, options: argparse.Namespace) -> None:
     """Say where the console is, and serve it until it is stopped."""
     from forebay.console.app import make_app
-    from forebay.console.visitors import Doors, is_loopback
+    from forebay.console.visitors import Doors
 
     if visitors.shared is not None and (options.user is not None or not is_loopback(options.host)):
         visitors.token = os.environ.get(_TOKEN_VARIABLE) or SYSTEM_IDS.token_hex()

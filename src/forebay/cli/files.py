@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.indirect import UTF_8
 from forebay.codec.arrow.arrow_types import sql_name
 
 KINDS = {
@@ -88,7 +89,7 @@ def _with_line(file: str, fault: str, schema: pa.Schema | None) -> str:
 
     column, message = int(match[1]), fault[match.end() :]
     value = re.fullmatch(r"invalid value '(.*)'", message, re.DOTALL)
-    with open(file, encoding="utf-8", errors="replace", newline="") as text:
+    with open(file, encoding=UTF_8, errors="replace", newline="") as text:
         rows = csv.reader(text)
         try:
             name = next(row for row in rows if row)[column]

@@ -11,7 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from forebay.base.ambient import SYSTEM_IDS
 from forebay.base.errors import InvalidRequest
+from forebay.base.http_names import is_loopback
 from forebay.base.quantity import parse_duration_ms, parse_memory_bytes
 from forebay.cli.connecting import add_place_arguments, lake_options_of, lakes_of, place_of
 from forebay.cli.jobs import waiting_for_no_server
@@ -20,7 +22,11 @@ from forebay.cli.settings import setting
 
 _LOGGER = logging.getLogger(__name__)
 
-_EPILOG = """Clients connect to grpc://HOST:PORT (docs/flight-sql.md).
+_TOKEN_VARIABLE = "FOREBAY_FLIGHT_TOKEN"
+
+_EPILOG = f"""Clients connect to grpc://HOST:PORT (docs/flight-sql.md). With --user, or with --host other than
+loopback, they need the token that is printed, as their password; ${_TOKEN_VARIABLE} sets one that stays. --sasl and
+--tls-client-ca take its place.
 
 examples:
   forebay flight -b 127.0.0.1:9123
@@ -108,8 +114,8 @@ def run(options: argparse.Namespace) -> int:
         sessions_max=_positive("--sessions-max", options.sessions_max),
         session_seconds=parse_duration_ms(options.session_timeout) / 1000,
     )
-    tls = _tls(options)
-    if tls is None and options.host not in ("127.0.0.1", "::1", "localhost"):
+    tls, token = _tls(options), _token(options)
+    if tls is None and not is_loopback(options.host):
         _LOGGER.warning("other machines reach this endpoint without TLS: passwords and rows cross the network in clear")
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -131,9 +137,10 @@ def run(options: argparse.Namespace) -> int:
             allow_changes=options.allow_changes,
             tls=tls,
             limits=limits,
+            token=token,
         )
         stack.callback(server.stop)
-        print(_welcome(server, options), flush=True)
+        print(_welcome(server, options, token), flush=True)
         if options.ready_file is not None:
             temporary = Path(options.ready_file + ".tmp")
             try:
@@ -145,6 +152,15 @@ def run(options: argparse.Namespace) -> int:
             pass
         _LOGGER.info("stopping")
     return 0
+
+
+def _token(options: argparse.Namespace) -> str | None:
+    """What callers have to give, where the endpoint would give them more than they have anyway; None if nothing."""
+    if options.sasl or options.tls_client_ca is not None:
+        return None
+    if options.user is None and is_loopback(options.host):
+        return None
+    return os.environ.get(_TOKEN_VARIABLE) or SYSTEM_IDS.token_hex()
 
 
 def _positive(option: str, value: int) -> int:
@@ -182,7 +198,7 @@ def _read(path: str) -> bytes:
         raise InvalidRequest(f"{path} cannot be read: {os.strerror(e.errno or 0)}") from e
 
 
-def _welcome(server: Any, options: argparse.Namespace) -> str:
+def _welcome(server: Any, options: argparse.Namespace, token: str | None) -> str:
     uri = server.location
     host, tls = uri.partition("://")[2], uri.startswith("grpc+tls")
     lines = [
@@ -190,6 +206,7 @@ def _welcome(server: Any, options: argparse.Namespace) -> str:
         f"  ADBC        adbc_driver_flightsql.dbapi.connect('{uri}')",
         f"  JDBC        jdbc:arrow-flight-sql://{host}/?useEncryption={str(tls).lower()}",
         f"  SQLAlchemy  forebay://{host}/{'?tls=true' if tls else ''}",
+        *([] if token is None else [f"  Log in with any user, and this token as the password: {token}"]),
         "Stop it with Ctrl-C or SIGTERM.",
     ]
     return "\n".join(lines)

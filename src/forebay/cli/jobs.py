@@ -156,6 +156,10 @@ def spark_context(name: str, master: str | None, settings: Mapping[str, str], in
 def add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
     """Where a job that runs until it is stopped serves metrics and health."""
     parser.add_argument(
+        "--metrics-allow-host", action="append", default=[], metavar="NAME",
+        help="a further host name by which metrics may be asked for; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
         "--metrics-port",
         type=_ports,
         metavar="PORT",
@@ -183,7 +187,7 @@ def monitored(
     from forebay.base.monitoring import Monitoring
 
     monitoring = Monitoring(metrics, faults, problems)
-    host, port = monitoring.start(options.metrics_host, options.metrics_port)
+    host, port = monitoring.start(options.metrics_host, options.metrics_port, options.metrics_allow_host)
     where = f"metrics on http://{host}:{port}/metrics, /healthz, /readyz"
     if getattr(options, "log_format", None) == "json":  # stderr is then one object a line, whatever the level
         _LOGGER.handle(_LOGGER.makeRecord(_LOGGER.name, logging.INFO, __file__, 0, where, (), None))

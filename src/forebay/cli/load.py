@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.base.quantity import moment_at
+from forebay.base.quantity import moment_at, moment_ms
 from forebay.cli.conditions import column_names, conjunction, where_argument
 from forebay.cli.connecting import add_place_arguments, place_of
 from forebay.cli.create import CreatedTable, complete, create, definition_arguments
@@ -179,13 +179,12 @@ def _unfit(batch: pa.RecordBatch, schema: pa.Schema) -> str:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from forebay.cli.paimon_tables import moment
     from forebay.query.statement import TableName
     from forebay.query.tables import Tables, opened_lake
 
     # CSV on a terminal, too: what is seen there is what a pipe gets.
     kind = "csv" if options.file == "-" and not options.file_format else kind_of(options.file, options.file_format)
-    as_of = None if options.at is None else moment_at(moment(options.at))
+    as_of = None if options.at is None else moment_at(moment_ms(options.at, "--at"))
     with place_of(options) as (connection, lake_locations):
         lakes = {name: opened_lake(lake) for name, lake in lake_locations.items()}
         scan: Any = Tables(connection, lakes).scan(TableName(tuple(options.table.split("."))), as_of)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from forebay.base.allocator import give_back_when_idle
 from forebay.base.errors import ForebayError
+from forebay.cli.parsing import CommandParser
+from forebay.cli.streams import escape_what_does_not_fit
 
 
 class _Command(NamedTuple):
@@ -72,11 +75,11 @@ def whole_parser() -> argparse.ArgumentParser:
     return _parser((), every=True)
 
 
-def _parser(argv: Sequence[str], *, every: bool = False) -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str], *, every: bool = False) -> CommandParser:
     """The parser. It only imports the requested subcommand, so that `forebay --help` is fast."""
     from forebay.base.version import __version__
 
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="forebay",
         description="Forebay: live tables for Python and PySpark, on the Apache Fluss protocol.",
         epilog="Try `forebay quickstart`. `forebay COMMAND --help` explains a command.",
@@ -95,16 +98,12 @@ def _parser(argv: Sequence[str], *, every: bool = False) -> argparse.ArgumentPar
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code (0 success, 1 error, 2 wrong usage, 130 interrupted)."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    escape_what_does_not_fit(sys.stdout)
     try:
-        parser = _parser(arguments)
-        options = parser.parse_args(arguments)
-        run: Callable[[argparse.Namespace], int] | None = getattr(options, "run", None)
-        if run is None:
-            parser.print_help()
-            return 0
-        give_back_when_idle()
-        return run(options)
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # here, where a failure becomes a message
     except ForebayError as e:
         print(f"forebay: {e}", file=sys.stderr)
         return EXIT_USER_ERROR
@@ -113,3 +112,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         sys.stderr.close()
         return 0
+    except OSError as e:
+        where = f"{e.filename}: " if e.filename is not None else ""
+        print(f"forebay: {where}{e.strerror or e}", file=sys.stderr)
+        _drop_output()
+        return EXIT_USER_ERROR
+    except UnicodeDecodeError as e:
+        print(f"forebay: the input is not text in {e.encoding}: see byte {e.start + 1} of it", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except UnicodeEncodeError as e:
+        print(f"forebay: the output's encoding, {e.encoding}, has no {e.object[e.start]!a}", file=sys.stderr)
+        return EXIT_USER_ERROR
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser = _parser(arguments)
+    options = parser.parsed(arguments)
+    run: Callable[[argparse.Namespace], int] | None = getattr(options, "run", None)
+    if run is None:
+        parser.print_help()
+        return 0
+    give_back_when_idle()
+    return run(options)
+
+
+def _drop_output() -> None:
+    """Drop what standard output still holds if it cannot be written: Python would complain at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
+from typing import Any
 
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import ErrorCode, InvalidRequest, OutcomeUnknown, Unavailable
+from forebay.cli.connecting import password_in
 from forebay.cli.jobs import definitions
 from forebay.cli.output import Progress
 from forebay.client.connection import Connection, connect
@@ -59,22 +62,42 @@ def run(options: argparse.Namespace) -> int:
     if not options.table and not options.database:
         raise InvalidRequest("say what to move: --table DATABASE.TABLE or --database NAME")
     lake = TieringLake(definitions(options.lake_option))
+    waits: Any = {"retry_timeout": _WAIT, "writer_delivery_timeout": _WAIT}
     with (
-        connect(options.from_servers, options.from_user, _password(options, "from")) as source,
-        connect(options.to_servers, options.to_user, _password(options, "to")) as target,
+        connect(options.from_servers, options.from_user, _password(options, "from"), **waits) as source,
+        connect(options.to_servers, options.to_user, _password(options, "to"), **waits) as target,
     ):
-        for path in _paths(source, options.table, options.database):
+        unmoved = list[TablePath]()
+        paths = _paths(source, options.table, options.database)
+        for path in paths:
             if options.dry_run:
                 plan = plan_move(source, target, path, with_log=not options.without_log, leave_out=options.leave_out)
                 print(plan)
                 continue
-            report = move_table(
-                source, target, path,
-                with_log=not options.without_log, leave_out=options.leave_out, drop_source=options.drop_source,
-                lake=lake, on_progress=_StepProgress(),
-            )  # fmt: skip
+            try:
+                report = move_table(
+                    source, target, path,
+                    with_log=not options.without_log, leave_out=options.leave_out, drop_source=options.drop_source,
+                    lake=lake, on_progress=_StepProgress(),
+                )  # fmt: skip
+            except (Unavailable, OutcomeUnknown) as e:  # of a server or a bucket: other tables may be moved
+                print(f"forebay: table {path} was not moved: {e}", file=sys.stderr)
+                unmoved.append(path)
+                continue
             print(report, flush=True)
+    if unmoved:
+        raise Unavailable(
+            f"{len(unmoved)} of {len(paths)} tables were not moved: {', '.join(map(str, unmoved))}. Nothing was "
+            "dropped, and each of them still has all its rows on the source. Run the same command again when the "
+            "servers answer: it continues where each move stopped",
+            ErrorCode.CLIENT_ERROR,
+        )
     return 0
+
+
+_WAIT = "10 min"
+"""How long each step waits for servers that are away, and for buckets without a leader: a cluster may elect one slowly.
+"""
 
 
 def _paths(source: Connection, tables: Sequence[str], databases: Sequence[str]) -> list[TablePath]:
@@ -88,8 +111,7 @@ def _password(options: argparse.Namespace, side: str) -> str | None:
     file = getattr(options, f"{side}_password_file")
     if file is None:
         return os.environ.get(f"FOREBAY_{side.upper()}_PASSWORD") if getattr(options, f"{side}_user") else None
-    with open(file, encoding="utf-8") as stream:
-        return stream.read().rstrip("\n")
+    return password_in(file)
 
 
 class _StepProgress:

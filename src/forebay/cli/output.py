@@ -14,6 +14,7 @@ import pyarrow as pa
 from forebay.api.text_table import as_text, plain, row_lines, text_table, values_of
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.cli.settings import setting
+from forebay.cli.streams import exact
 
 __all__ = ["FORMATS", "Progress", "output_argument", "print_batches", "print_object", "print_rows", "text_table"]
 
@@ -49,7 +50,7 @@ def print_rows(
             print(json.dumps(dict(zip(names, row, strict=True)), default=plain, ensure_ascii=False), flush=True)
     elif form == "csv":
         for row in [names, *rows]:
-            print(",".join(map(_csv_field, row)), flush=True)
+            print(exact(",".join(map(_csv_field, row)), sys.stdout), flush=True)
     elif not rows and empty:
         print(empty)
     else:
@@ -112,10 +113,10 @@ def _csv_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
     def show(batch: pa.RecordBatch) -> None:
         nonlocal begun
         if not begun:
-            out.write(",".join(map(_csv_field, batch.schema.names)) + "\n")
+            out.write(exact(",".join(map(_csv_field, batch.schema.names)) + "\n", out))
         begun = True
         columns = [values_of(column) for column in batch.columns]
-        out.writelines(",".join(map(_csv_field, row)) + "\n" for row in zip(*columns))
+        out.writelines(exact(",".join(map(_csv_field, row)) + "\n", out) for row in zip(*columns))
         out.flush()
 
     return show

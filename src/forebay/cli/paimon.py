@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
-from forebay.base.quantity import format_bytes, moment_at
+from forebay.base.quantity import format_bytes, moment_at, moment_ms
 from forebay.cli.conditions import column_names, conjunction, where_argument
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
 from forebay.cli.paimon_help import ACTIONS, EPILOG
@@ -21,7 +21,6 @@ from forebay.cli.paimon_tables import (
     catalog_options,
     counted,
     json_argument,
-    moment,
     open_table,
     print_json,
     time_text,
@@ -188,7 +187,7 @@ def _as_of(table: Table, options: argparse.Namespace) -> int | str | dt.datetime
         table.context.tags.tag(options.tag)  # rejects a time, which is not a tag
         return str(options.tag)
     if options.at is not None:
-        return moment_at(moment(options.at))
+        return moment_at(moment_ms(options.at, "--at"))
     snapshot_id: int | None = options.snapshot
     return snapshot_id
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.base.quantity import moment_at, parse_duration_ms
+from forebay.base.quantity import moment_at, moment_ms, parse_duration_ms
 from forebay.cli.output import print_batches
-from forebay.cli.paimon_tables import Action, json_argument, moment, open_table, print_json, time_text
+from forebay.cli.paimon_tables import Action, json_argument, open_table, print_json, time_text
 
 
 def _answer(options: argparse.Namespace, value: Mapping[str, Any], text: str) -> int:
@@ -79,7 +79,7 @@ def _tag(options: argparse.Namespace) -> int:
         else table.context.snapshots.snapshot(options.snapshot)
     )
     if options.at is not None:
-        snapshot = table.context.snapshots.after(moment(options.at))
+        snapshot = table.context.snapshots.after(moment_ms(options.at, "--at"))
     if snapshot is None:
         raise NotFound(
             f"{table.name} has no snapshot to tag" + (f" made at {options.at} or later" if options.at else "")
@@ -105,21 +105,20 @@ def _branch_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _branch(options: argparse.Namespace) -> int:
     table, name = open_table(options), options.name
-    branches = table.context.branches
     _needs_name(options, "branch", ("tag", "rename", "fast_forward", "delete"))
     if name is None:
-        return _list(options, "branches", [{"branch": branch} for branch in branches.names()])
+        return _list(options, "branches", [{"branch": branch} for branch in table.branches()])
     if options.delete:
-        branches.drop(name)
+        table.delete_branch(name)
         return _answer(options, {"deleted": name}, f"deleted branch {name} of {table.name}")
     if options.rename is not None:
-        branches.rename(name, options.rename)
+        table.rename_branch(name, options.rename)
         return _answer(options, {"branch": options.rename}, f"branch {name} of {table.name} is now {options.rename}")
     if options.fast_forward:
-        branches.fast_forward(name)
+        table.fast_forward(name)
         latest = table.context.snapshots.latest_id()
         return _answer(options, {"snapshot": latest}, f"{table.name} is as branch {name} is: snapshot {latest}")
-    branches.create(name, options.tag)
+    table.create_branch(name, options.tag)
     return _answer(
         options, {"branch": name}, f"{table.name} has a branch {name}: write to '{table.name}$branch_{name}'"
     )
@@ -142,7 +141,7 @@ def _rollback(options: argparse.Namespace) -> int:
     before = table.context.snapshots.latest_id()
     if options.tag is not None:
         table.context.tags.tag(options.tag)  # rejects a time, which is not a tag
-    at = None if options.at is None else moment_at(moment(options.at))
+    at = None if options.at is None else moment_at(moment_ms(options.at, "--at"))
     to = options.tag if options.tag is not None else at if at is not None else options.snapshot
     now = table.rollback_to(to, dry_run=options.dry_run)
     is_at, was_at = ("would be", "is") if options.dry_run else ("is", "was")

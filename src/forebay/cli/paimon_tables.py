@@ -121,15 +121,6 @@ def type_of(table: Table, column: str) -> pa.DataType:
     return table.arrow_schema.field(table.schema.field_named(column).name).type
 
 
-def moment(text: str) -> int:
-    """A time as milliseconds since the epoch; UTC unless it has an offset."""
-    try:
-        time = dt.datetime.fromisoformat(text)
-    except ValueError as e:
-        raise InvalidRequest(f"{text!r} is not a time like 2026-01-31T12:00") from e
-    return round((time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp() * 1000)
-
-
 def partition_argument(parser: argparse.ArgumentParser, several: bool) -> None:
     parser.add_argument(
         "-p", "--partition", action="append", default=[], metavar="A=X,B=Y",

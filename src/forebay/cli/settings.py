@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.indirect import UTF_8
 
 _LOCAL_FILE = "forebay.toml"
 
@@ -94,18 +96,19 @@ def is_set(name: str) -> bool:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
+        document = tomllib.loads(path.read_text(encoding=UTF_8))
     except FileNotFoundError:
         return {}
-    except (OSError, tomllib.TOMLDecodeError) as e:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
         raise _refused(str(path), str(e)) from e
     for name, value in document.items():
         if name in TABLES:
             if not isinstance(value, dict):
                 raise _refused(str(path), f"{name} is a table: [{name}]")
         elif name not in SETTINGS:
-            raise _refused(str(path), f"there is no setting {name!r}; there are {', '.join((*SETTINGS, *TABLES))}")
+            known = (*SETTINGS, *TABLES)
+            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise _refused(str(path), f"there is no setting {name!r}{hint}")
         elif not isinstance(value, str):
             raise _refused(str(path), f"{name} = {value!r} is not text")
     return document

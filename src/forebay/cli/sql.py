@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
             return 0
         if sys.stdin.isatty():
             return _prompt(session)
-        text = sys.stdin.read()
+        text = sys.stdin.read().removeprefix("\ufeff")  # as editors of Windows begin a file
         try:
             statements = [each.query for each in duckdb.connect().extract_statements(text)]
         except duckdb.Error as e:

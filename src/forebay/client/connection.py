@@ -15,12 +15,14 @@ one socket per server rather than one per task.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from forebay.base import threads
+from forebay.base.arguments import did_you_mean_table
 from forebay.base.completion import hidden_from_completion
-from forebay.base.errors import UnsupportedOperation
+from forebay.base.errors import ErrorCode, NotFound, UnsupportedOperation
 from forebay.client.session import Session
 from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata import json_serde
@@ -86,7 +88,9 @@ class Connection(Session):
         from forebay.client.table import Table
 
         if not isinstance(table, TableInfo):
-            table = self.cluster.table_info(TablePath.parse(table))
+            path = TablePath.parse(table)
+            with self._suggesting(path.database, path.table):
+                table = self.cluster.table_info(path)
         return Table(self, table)
 
     def transaction(self, application: str | None = None, version: int | None = None) -> Transaction:
@@ -159,14 +163,16 @@ class Connection(Session):
         `cascade` drops these too.
         """
         request = pb.DropDatabaseRequest(database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade)
-        self._change(ApiKey.DROP_DATABASE, request, pb.DropDatabaseResponse, safe=ignore_if_not_exists)
+        with self._suggesting(name):
+            self._change(ApiKey.DROP_DATABASE, request, pb.DropDatabaseResponse, safe=ignore_if_not_exists)
 
     # ---- tables -----------------------------------------------------------------------------------------------------
 
     def list_tables(self, database: str) -> list[str]:
         """The names of the tables in a database, sorted. Raises `NotFound` if there is no such database."""
         request = pb.ListTablesRequest(database_name=database)
-        return sorted(self._ask(ApiKey.LIST_TABLES, request, pb.ListTablesResponse).table_name)
+        with self._suggesting(database):
+            return sorted(self._ask(ApiKey.LIST_TABLES, request, pb.ListTablesResponse).table_name)
 
     def table_exists(self, name: str | TablePath) -> bool:
         """Whether the table "database.table" exists."""
@@ -209,14 +215,16 @@ class Connection(Session):
             comment=comment,
             auto_increment=auto_increment,
         )
-        self.admin.create_table_as(path, descriptor, ignore_if_exists)
+        with self._suggesting(path.database):
+            self.admin.create_table_as(path, descriptor, ignore_if_exists)
         return self.table(path)
 
     def drop_table(self, name: str | TablePath, *, ignore_if_not_exists: bool = False) -> None:
         """Drop a table and its rows. Raises `NotFound`."""
         path = TablePath.parse(name)
         request = pb.DropTableRequest(table_path=table_path_to_pb(path), ignore_if_not_exists=ignore_if_not_exists)
-        self._change(ApiKey.DROP_TABLE, request, pb.DropTableResponse, safe=ignore_if_not_exists)
+        with self._suggesting(path.database, path.table):
+            self._change(ApiKey.DROP_TABLE, request, pb.DropTableResponse, safe=ignore_if_not_exists)
         self.cluster.forget_table(path)
 
     def rename_table(self, name: str | TablePath, new_name: str | TablePath) -> NoReturn:
@@ -225,6 +233,19 @@ class Connection(Session):
             f"table {TablePath.parse(name)} cannot be renamed to {TablePath.parse(new_name)}: live tables keep their "
             "names. Create a table of that name and write the rows of the old one to it"
         )
+
+    @contextmanager
+    def _suggesting(self, database: str, table: str | None = None) -> Iterator[None]:
+        """In the block, an error that a table or database does not exist names one whose name resembles it."""
+        try:
+            yield
+        except NotFound as e:
+            if e.code not in (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST):
+                raise
+            hint = did_you_mean_table(database, table, self.list_databases, self.list_tables)
+            if not hint:
+                raise
+            raise NotFound(f"{e.message}{hint}", e.code) from e
 
     def _ask(self, key: ApiKey, request: Message, response: type[M]) -> M:
         return self.cluster.coordinator_call(key, request, response, repeatable=True)

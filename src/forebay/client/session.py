@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
-from forebay.base.errors import ForebayError, Unavailable
+from forebay.base.errors import ForebayError
 from forebay.base.quantity import Span, span_seconds
-from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.cluster import ClusterClient, connection_closed
 from forebay.client.settings import Settings
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Session:
 
         with self._lock:
             if self._closing or self.cluster.closed:
-                raise Unavailable("this connection is closed; open another one with forebay.connect()")
+                raise connection_closed()
             if self._sender is None:
                 self._sender = Sender(self.cluster)
                 self._sender_finalizer = weakref.finalize(self, Sender.stop, self._sender, join=False)
@@ -117,10 +117,12 @@ class Session:
                 sender, self._sender = self._sender, None
                 self.__dict__.pop("sender", None)
             error: ForebayError | None = None
-            if sender is not None:
-                error = sender.close(seconds)
-            self.cluster.close()
-            self._finalizer.detach()
+            try:
+                if sender is not None:
+                    error = sender.close(seconds)
+            finally:
+                self.cluster.close()
+                self._finalizer.detach()
         if error is not None:
             raise error
 

@@ -272,6 +272,8 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
 
     Raises `InvalidRequest` for anything else.
     """
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{text!r} is not the address of a server: write 'host:port'")
     addresses = []
     for part in text.split(","):
         if not part.strip():

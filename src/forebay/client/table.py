@@ -7,8 +7,9 @@ Open the table again to see columns that were added since.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from forebay.client.writing.encode import MergeMode, WriteEncoder
     from forebay.client.writing.writer import TableWriter
 
+
+_LOGGER = logging.getLogger("forebay")
 
 _LOOKUPS_KEPT = 16
 """Maximum number of cached lookups, one for each selection of columns."""
@@ -250,6 +253,8 @@ class Table(ArrowStream):
 
         if as_of is not None:
             return self._scan_as_of(as_of, columns, filter, limit, partitions, buckets, source)
+        if source == "union" and not self.info.lake_enabled:
+            _tell_no_lake(self.path)
         request = ScanRequest(columns, as_predicate(filter, self.arrow_schema), limit, partitions, buckets)
         return scan_of(self.connection, self.info, request, source)
 
@@ -484,3 +489,13 @@ class Table(ArrowStream):
         from forebay.client.display import table_html
 
         return table_html(self.info)
+
+
+@lru_cache(maxsize=1000)
+def _tell_no_lake(path: TablePath) -> None:
+    """Log, once for a table, that a union of lake and stream was requested without a lake."""
+    _LOGGER.warning(
+        "forebay: table %s has no lake ('table.datalake.enabled' is not true), so the source 'union' reads the stream "
+        "only",
+        path,
+    )

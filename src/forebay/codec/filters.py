@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type
-from forebay.codec.casting.literals import is_floating, place, to_array, to_python, to_scalar, value_range
+from forebay.codec.casting.literals import is_floating, place, to_python, to_scalar, value_range
+from forebay.codec.casting.value_arrays import array_of_column_values
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import TypeRoot
@@ -197,7 +198,7 @@ def mask(bound: BoundPredicate, data: pa.RecordBatch | pa.Table) -> pa.BooleanAr
             column = pc.cast(column, target_type)
         return _leaf(leaf, column, target_type)
 
-    return pc.fill_null(_combine(bound, evaluate), False)
+    return pc.fill_null(_combine(bound, evaluate), to_scalar(False, pa.bool_()))
 
 
 def filter_rows(data: Any, bound: BoundPredicate) -> Any:
@@ -284,7 +285,7 @@ _TEXT_KERNELS: dict[LeafFunction, Callable[..., Operand]] = {
 def _compare_floats(function: LeafFunction, operand: Operand, value: float) -> Operand:
     """A comparison in the order of `sort_key`."""
     if not math.isnan(value):
-        result = _KERNELS[function](operand, value)
+        result = _KERNELS[function](operand, to_scalar(value, pa.float64()))
         return pc.or_kleene(result, pc.is_nan(operand)) if function in _ABOVE else result
     match function:
         case _F.EQUAL | _F.GREATER_OR_EQUAL:
@@ -303,7 +304,7 @@ def _is_in(leaf: BoundLeaf, operand: Operand, t: pa.DataType) -> Operand:
         for value in leaf.literals:
             result = pc.or_kleene(result, _compare_floats(_F.EQUAL, operand, value))
         return result
-    return pc.is_in(operand, value_set=to_array(leaf.literals, t))
+    return pc.is_in(operand, value_set=array_of_column_values(leaf.literals, t))
 
 
 def _nothing(operand: Operand) -> Operand:

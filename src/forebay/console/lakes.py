@@ -189,7 +189,8 @@ def _tables_in(lake: Any) -> list[TablePath]:
     if not isinstance(lake, Catalog):
         return list(lake.list_tables())
     catalog = lake.renewed()
-    return [TablePath(d, t) for d in catalog.list_databases() for t in catalog.list_tables(d)]
+    databases = catalog.list_databases() if catalog.warehouse_exists() else []
+    return [TablePath(d, t) for d in databases for t in catalog.list_tables(d)]
 
 
 def _key(database: str, table: str, lake: str | None) -> tuple[str, str, str, str]:

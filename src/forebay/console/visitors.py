@@ -9,8 +9,6 @@ login and the console has none, each visitor gives theirs, and sees what that us
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import socket
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from dataclasses import dataclass, field
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest, Unavailable
+from forebay.base.http_names import answers_to, name_of, own_names
 from forebay.console.session import Console
 
 TOKEN, PASSWORD = "token", "password"
@@ -25,17 +24,6 @@ TOKEN, PASSWORD = "token", "password"
 
 _SESSIONS_MAX = 100
 _IDLE_SECONDS = 12 * 3600.0
-_LOOPBACK_NAMES = ("localhost", "localhost.localdomain")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens on `host`."""
-    if host in _LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -52,19 +40,13 @@ class Doors:
     @classmethod
     def of(cls, host: str, also: tuple[str, ...] = ()) -> Doors:
         """The doors of a console that listens on `host`; `also` are further names, such as that of a proxy."""
-        names = {host.lower(), *(name.lower() for name in also)}
-        if is_loopback(host):
-            names |= {*_LOOPBACK_NAMES, "127.0.0.1", "::1"}
-        else:
-            own = socket.gethostname().lower()
-            names |= {*_LOOPBACK_NAMES, own, own.partition(".")[0], socket.getfqdn().lower()}
-        return cls(host, frozenset(names))
+        return cls(host, own_names(host) | {name.lower() for name in also})
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> str | None:
         """Why a request is refused; None if it is welcome."""
         netloc = headers.get("host", "")
-        name = _name_of(netloc)
-        if name not in self.names and not (_is_address(name) and not is_loopback(self.host)):
+        name = name_of(netloc)
+        if not answers_to(name, self.names, self.host):
             return (
                 f"this console does not answer to the name {name!r}: open it by the address that it printed, or name "
                 "it with --allow-host"
@@ -80,20 +62,6 @@ class Doors:
         if method not in ("GET", "HEAD") and (origin is None or headers.get("x-forebay-console") != "1"):
             return "only the console's own page may send this: it needs the headers Origin and X-Forebay-Console"
         return None
-
-
-def _name_of(netloc: str) -> str:
-    if netloc.startswith("["):
-        return netloc[1:].partition("]")[0].lower()
-    return netloc.rpartition(":")[0].lower() if ":" in netloc else netloc.lower()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 @dataclass

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from forebay.api.changes import DELETE
-from forebay.base.errors import InternalError
 from forebay.codec.arrow.arrow_types import user_schema
 from forebay.debezium.events import EventRow
-from forebay.debezium.values import BAD_VALUE, NATIVE, Convert, converter
+from forebay.debezium.values import BAD_VALUE, NATIVE, Convert, converter, mismatch
 from forebay.metadata.table import Column
 
 _NONE: frozenset[type] = frozenset()
@@ -36,7 +36,8 @@ def columns_of(rows: Sequence[EventRow], columns: Sequence[Column], time_unit: s
     arrays, faults = _columns_of_all(rows, columns, time_unit, key)
     if not faults:
         return RowColumns(rows, arrays, {})
-    fitting = columns_of([row for at, row in enumerate(rows) if at not in faults], columns, time_unit, key)
+    bad_texts = {rows[at].at for at in faults}  # a text may have two rows: both are left out
+    fitting = columns_of([row for row in rows if row.at not in bad_texts], columns, time_unit, key)
     return fitting._replace(wrong={rows[at].at: reason for at, reason in sorted(faults.items())} | fitting.wrong)
 
 
@@ -69,25 +70,23 @@ def _columns(
     for column, field in zip(columns, user_schema(columns), strict=True):
         name, t = column.name, column.data_type
         convert = converter(t, described.get(name), time_unit)
+        native = _NONE if mismatch(t, described.get(name)) else NATIVE.get(t.root, _NONE)
         raw_values = [row.values.get(name) for row in rows]
         if name not in key and any(deleted):  # of a deleted row only the key counts
             raw_values = [None if is_deleted else value for is_deleted, value in zip(deleted, raw_values, strict=True)]
         try:
-            if convert is not None and not set(map(type, raw_values)) <= NATIVE.get(t.root, _NONE):
+            if convert is not None and not set(map(type, raw_values)) <= native:
                 values = [None if value is None else convert(value) for value in raw_values]
             else:
                 values = raw_values
             array = pa.array(values, field.type)
-        except BAD_VALUE as e:
-            bad_values = {
-                at: reason for at, value in enumerate(raw_values) if (reason := _fault(value, convert, field.type))
-            }
-            if not bad_values:
-                raise InternalError(
-                    f"{len(raw_values)} values of '{name}' do not become {t}, but each of them does"
-                ) from e
-            faults |= {at: f"'{name}' is no {t}: {reason}" for at, reason in bad_values.items()}
-            continue
+        except BAD_VALUE:
+            singles = [_single(value, convert, field.type) for value in raw_values]
+            bad_values = {at: single for at, single in enumerate(singles) if isinstance(single, str)}
+            if bad_values:
+                faults |= {at: f"'{name}' is no {t}: {reason}" for at, reason in bad_values.items()}
+                continue
+            array = pa.concat_arrays(singles)
         arrays.append(array)
         if array.null_count and not t.nullable:
             lacking = [at for at, value in enumerate(raw_values) if value is None and (name in key or not deleted[at])]
@@ -95,11 +94,9 @@ def _columns(
     return arrays, faults
 
 
-def _fault(value: Any, convert: Convert | None, arrow_type: pa.DataType) -> str | None:
-    if value is None:
-        return None
+def _single(value: Any, convert: Convert | None, arrow_type: pa.DataType) -> pa.Array | str:
+    """An array of one value, or what is wrong with the value."""
     try:
-        pa.array([value if convert is None else convert(value)], arrow_type)
+        return pa.array([value if value is None or convert is None else convert(value)], arrow_type)
     except BAD_VALUE as e:
-        return f"{repr(value)[:_SHOWN_CHARS]} ({str(e)[:_REASON_CHARS]})"
-    return None
+        return f"{reprlib.repr(value)[:_SHOWN_CHARS]} ({str(e)[:_REASON_CHARS]})"

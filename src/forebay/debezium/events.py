@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from forebay.api.changes import DELETE, INSERT, UPDATE_AFTER
+from forebay.debezium.values import fields_of
 
 UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's placeholder (`unavailable.value.placeholder`); of bytes, its base64."""
@@ -22,6 +23,7 @@ UNAVAILABLE = "__debezium_unavailable_value"
 _IN_BASE64 = base64.b64encode(UNAVAILABLE.encode()).decode()
 _UNAVAILABLE = (UNAVAILABLE, _IN_BASE64, [UNAVAILABLE])
 _MARKS = (UNAVAILABLE.encode(), _IN_BASE64.encode())
+_OP_CHARS = 60
 _KINDS = {"c": INSERT, "r": INSERT, "u": UPDATE_AFTER, "d": DELETE}
 """By Debezium's `op`: create, read (of a snapshot), update, delete. Others (truncate, message) are no rows."""
 
@@ -37,6 +39,8 @@ class EventRow(NamedTuple):
     kind: str
     values: Mapping[str, Any]
     fields: Mapping[str, Mapping[str, Any]]
+    before: Mapping[str, Any] | None = None
+    """The row before an update, as far as the database logs it."""
 
 
 class Fault(Exception):
@@ -66,6 +70,8 @@ def decode(texts: Iterable[bytes | None]) -> tuple[list[EventRow], dict[int, str
             rows.append(reader.row(at, text))
         except Fault as e:
             wrong[at] = str(e)
+        except RecursionError:
+            wrong[at] = "its value is nested too deeply"
     return rows, wrong
 
 
@@ -82,12 +88,14 @@ class _EventReader:
         payload, schema = self._parts(data)
         kind = _KINDS.get(str(payload.get("op")))
         if kind is None:
-            raise Fault(f"its op is {payload.get('op', 'missing')}: it is not a change of a row")
+            op = str(payload.get("op", "missing"))[:_OP_CHARS]
+            raise Fault(f"its op is {op}: it is not a change of a row")
         side = "before" if kind == DELETE else "after"
         values = payload.get(side)
         if not isinstance(values, dict):
             raise Fault(f"it has no row in '{side}'")
-        return EventRow(at, kind, values, self._described(schema))
+        before = payload.get("before") if kind == UPDATE_AFTER else None
+        return EventRow(at, kind, values, self._described(schema), before if isinstance(before, dict) else None)
 
     def _parts(self, data: bytes) -> tuple[dict[str, Any], Any]:
         """The payload and the schema part of an event."""
@@ -120,14 +128,28 @@ class _EventReader:
         if not isinstance(schema, dict):
             return {}
         if schema is not self._schema and schema != self._schema:
-            sides = _by_field(schema)
-            self._fields = _by_field(sides.get("after") or sides.get("before") or {})
+            sides = fields_of(schema)
+            self._fields = fields_of(sides.get("after") or sides.get("before"))
             self._schema, self._prefix = schema, None
         return self._fields
 
 
-def _by_field(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {str(each.get("field")): each for each in schema.get("fields") or () if isinstance(each, dict)}
+def with_changed_key(row: EventRow, key: Sequence[str]) -> list[EventRow]:
+    """`row`; for an update that changes a column of `key`, the delete of the old row and the insert of the new one.
+
+    The key of the source may be another, for which Debezium would write two events. Where the database does not log a
+    column of `key` before an update, the column is taken as unchanged.
+    """
+    before = row.before
+    if before is None or any(before.get(name) is None or before[name] in _UNAVAILABLE for name in key):
+        return [row]
+    if all(_same(before[name], row.values.get(name)) for name in key):
+        return [row]
+    return [EventRow(row.at, DELETE, before, row.fields), row._replace(kind=INSERT, before=None)]
+
+
+def _same(old: Any, new: Any) -> bool:
+    return type(old) is type(new) and old == new
 
 
 def unlogged(row: EventRow, text: bytes, names: Set[str]) -> frozenset[str]:

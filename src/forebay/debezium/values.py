@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import math
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import time_unit
+from forebay.codec.casting.arrays import time_fits
 from forebay.metadata import types
 from forebay.metadata.types import DataType, TypeRoot
 
 Described = Mapping[str, Any] | None
 Convert = Callable[[Any], Any]
 
-BAD_VALUE = (ValueError, TypeError, ArithmeticError, KeyError)
+BAD_VALUE = (ValueError, TypeError, ArithmeticError, KeyError, AttributeError, RecursionError)
 """What a `Convert`, or Arrow, raises for a value that is not of the type."""
 
 _INTEGERS = frozenset({int, type(None)})
 NATIVE: Mapping[TypeRoot, frozenset[type]] = {
     TypeRoot.BOOLEAN: frozenset({bool, type(None)}),
     **dict.fromkeys((TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT), _INTEGERS),
-    **dict.fromkeys((TypeRoot.FLOAT, TypeRoot.DOUBLE), _INTEGERS | {float}),
 }
 """The types of values that Arrow takes as they are, if a column has no others: no `Convert` need see them."""
 
@@ -49,22 +53,82 @@ _UNITS = {
 _DATES = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
 _ZONED = "io.debezium.time.ZonedTimestamp"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MOMENT = re.compile(r"(?P<whole>\d{4,}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?)(\.(?P<fraction>\d{1,9}))?(?P<zone>Z|[+-].+)?")
-_TIME = re.compile(r"(?P<hours>\d\d):(?P<minutes>\d\d)(:(?P<seconds>\d\d)(\.(?P<fraction>\d{1,9}))?)?Z?")
+_MOMENT = re.compile(
+    r"(?P<whole>\d{4,}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?)(\.(?P<fraction>\d{1,9}))?(?P<zone>Z|[+-].+)?", re.ASCII
+)
+_TIME = re.compile(r"(?P<hours>\d\d):(?P<minutes>\d\d)(:(?P<seconds>\d\d)(\.(?P<fraction>\d{1,9}))?)?Z?", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+_DIGITS_MAX = 400
+"""Numbers with an exponent beyond this fit no column: they are wrong before anything is computed with them."""
+
+
+def mismatch(t: DataType, described: Described) -> str | None:
+    """Why no value of a column of type `t` can be what a schema part describes; None if values may fit."""
+    if not described:
+        return None
+    kind, name = described.get("type"), _name_of(described)
+    logical = _logical(name)
+    fits = logical is _LOGICAL_OF.get(t.root) if logical else kind is None or kind in _KINDS[t.root]
+    return None if fits else f"the source's type is {name if logical else kind}"
+
+
+def _name_of(described: Described) -> str | None:
+    name = described.get("name") if described else None
+    return name if isinstance(name, str) else None
+
+
+def _logical(name: str | None) -> str | None:
+    """What a number of the named type means: a date, a time, a timestamp or a decimal; None for a plain value."""
+    if name in _DATES:
+        return "date"
+    if name is not None and name in _UNITS:
+        return "timestamp" if "Timestamp" in name else "time"
+    return "decimal" if name in (_DECIMAL, _VARIABLE) else None
+
+
+_LOGICAL_OF = {
+    TypeRoot.DATE: "date",
+    TypeRoot.TIME: "time",
+    TypeRoot.TIMESTAMP: "timestamp",
+    TypeRoot.TIMESTAMP_LTZ: "timestamp",
+    TypeRoot.DECIMAL: "decimal",
+}
+_WHOLE_KINDS = ("int8", "int16", "int32", "int64")
+_FLOAT_KINDS = ("float", "float32", "double", "float64")
+_KINDS: Mapping[TypeRoot, tuple[str, ...]] = {
+    TypeRoot.BOOLEAN: ("boolean", *_WHOLE_KINDS, "string"),
+    **dict.fromkeys((TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT), (*_WHOLE_KINDS, "string")),
+    **dict.fromkeys((TypeRoot.FLOAT, TypeRoot.DOUBLE, TypeRoot.DECIMAL), (*_WHOLE_KINDS, *_FLOAT_KINDS, "string")),
+    **dict.fromkeys(
+        (TypeRoot.CHAR, TypeRoot.STRING, TypeRoot.DATE, TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ),
+        ("string",),
+    ),
+    **dict.fromkeys((TypeRoot.BINARY, TypeRoot.BYTES), ("bytes",)),
+    TypeRoot.ARRAY: ("array",),
+    TypeRoot.MAP: ("map",),
+    TypeRoot.ROW: ("struct",),
+}
+"""The plain types of a schema part whose values the columns take; texts that are no such value are wrong later."""
 
 
 def converter(t: DataType, described: Described, unit: str | None) -> Convert | None:
     """How values become those of type `t`; None if they are them already. `unit` is that of times without a schema."""
-    name = (described or {}).get("name")
+    fault = mismatch(t, described)
+    if fault is not None:
+        return _always_wrong(fault)
+    name = _name_of(described)
     match t.root:
         case TypeRoot.BOOLEAN:
             return _boolean
         case TypeRoot.TINYINT | TypeRoot.SMALLINT | TypeRoot.INT | TypeRoot.BIGINT:
             return _integer
         case TypeRoot.FLOAT | TypeRoot.DOUBLE:
-            return _float
+            return partial(_float, is_narrow=t.root is TypeRoot.FLOAT)
         case TypeRoot.DECIMAL:
-            return _decimal_of(described, name)
+            return partial(_described_decimal, described) if name == _DECIMAL else _decimal
         case TypeRoot.BYTES | TypeRoot.BINARY:
             return _bytes
         case TypeRoot.DATE:
@@ -77,8 +141,22 @@ def converter(t: DataType, described: Described, unit: str | None) -> Convert | 
             return None
 
 
+def _always_wrong(fault: str) -> Convert:
+    def convert(value: Any) -> Any:
+        raise ValueError(fault)
+
+    return convert
+
+
 def type_of(described: Mapping[str, Any]) -> DataType:
     """The type of a column for what a schema part describes. Raises `InvalidRequest` where there is none."""
+    try:
+        return _type_of(described)
+    except BAD_VALUE as e:
+        raise InvalidRequest(f"the schema part describes column '{described.get('field')}' wrongly: {e}") from None
+
+
+def _type_of(described: Mapping[str, Any]) -> DataType:
     kind, name = described.get("type"), described.get("name")
     parameters = described.get("parameters") or {}
     optional = described.get("optional", False)
@@ -131,13 +209,24 @@ def _boolean(value: Any) -> bool:
 def _integer(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(value)
+    if isinstance(value, str) and not _WHOLE.fullmatch(value):
+        raise ValueError(value)
     return int(value)
 
 
-def _float(value: Any) -> float:
-    if isinstance(value, bool):
+def _float(value: Any, *, is_narrow: bool) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         raise ValueError(value)
-    return float(value)
+    if isinstance(value, str) and value not in _NOT_FINITE and not _NUMBER.fullmatch(value):
+        raise ValueError(value)
+    number = float(value)
+    with np.errstate(over="ignore"):
+        stored = float(np.float32(number)) if is_narrow else number
+    if math.isinf(stored) and str(value) not in (*_NOT_FINITE, "inf", "-inf"):
+        raise ValueError(f"{value}, which is out of range")
+    if isinstance(value, int) and stored != value:
+        raise ValueError(f"{value}, which would be rounded")
+    return number
 
 
 def _bytes(value: Any) -> bytes:
@@ -146,29 +235,36 @@ def _bytes(value: Any) -> bytes:
 
 def _date(value: Any) -> int:
     if isinstance(value, str):
-        return dt.date.fromisoformat(value[:10]).toordinal() - _EPOCH.toordinal()
+        if not _DAY.fullmatch(value):
+            raise ValueError(value)
+        return dt.date.fromisoformat(value).toordinal() - _EPOCH.toordinal()
     return _integer(value)
 
 
-def _decimal_of(described: Described, name: str | None) -> Convert:
-    if name == _DECIMAL:
-        scale = int(((described or {}).get("parameters") or {}).get("scale", 0))
-        return lambda value: _scaled(value, scale)
-    return _decimal
+def _described_decimal(described: Described, value: Any) -> Decimal:
+    return _scaled(value, int(_mapping((described or {}).get("parameters")).get("scale", 0)))
 
 
 def _decimal(value: Any) -> Decimal:
     if isinstance(value, Mapping):  # a VariableScaleDecimal
         return _scaled(value["value"], int(value["scale"]))
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         raise ValueError(value)
-    return Decimal(repr(value) if isinstance(value, float) else value)
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        raise ValueError(value)
+    return _bounded(Decimal(repr(value) if isinstance(value, float) else value))
+
+
+def _bounded(number: Decimal) -> Decimal:
+    if not number.is_finite() or (number and abs(int(number.as_tuple().exponent)) > _DIGITS_MAX):
+        raise ValueError(f"{number}, which no DECIMAL holds")
+    return number if number else Decimal(0)
 
 
 def _scaled(value: Any, scale: int) -> Decimal:
     unscaled = int.from_bytes(_bytes(value), "big", signed=True)
     digits = Decimal(unscaled).as_tuple()
-    return Decimal((digits.sign, digits.digits, -scale))  # arithmetic would round it to 28 digits
+    return _bounded(Decimal((digits.sign, digits.digits, -scale)))  # arithmetic would round it to 28 digits
 
 
 def _moment_of(t: DataType, unit: str | None) -> Convert:
@@ -183,7 +279,13 @@ def _moment_of(t: DataType, unit: str | None) -> Convert:
             raise ValueError(f"a number of an unknown unit ({value}): say --time-unit, or send the schema part along")
         return _in_unit(_integer(value), unit, target)
 
-    return convert
+    def time_of_day(value: Any) -> int:
+        ticks = convert(value)
+        if not time_fits(ticks, t):
+            raise ValueError("not a time of day below 24:00 in whole milliseconds")
+        return ticks
+
+    return time_of_day if is_time else convert
 
 
 def _in_unit(value: int, unit: str, target: str) -> int:
@@ -216,17 +318,32 @@ def _fraction(digits: str | None) -> int:
 
 
 def _nested(t: DataType, described: Described, unit: str | None) -> Convert:
-    of = described or {}
+    of = _mapping(described)
     if t.root == TypeRoot.ARRAY:
-        element = _or_null(converter(types.child(t.element), of.get("items"), unit))
+        element = _or_null(converter(types.child(t.element), _mapping(of.get("items")), unit))
         return lambda value: [element(each) for each in _is_a(value, list)]
     if t.root == TypeRoot.MAP:
-        key = _or_null(converter(types.child(t.key), of.get("keys"), unit))
-        item = _or_null(converter(types.child(t.value), of.get("values"), unit))
+        key = _or_null(converter(types.child(t.key), _mapping(of.get("keys")), unit))
+        item = _or_null(converter(types.child(t.value), _mapping(of.get("values")), unit))
         return lambda value: [(key(k), item(v)) for k, v in _is_a(value, dict).items()]
-    fields = {each.get("field"): each for each in of.get("fields", ())}
+    fields = fields_of(of)
     parts = {f.name: _or_null(converter(f.data_type, fields.get(f.name), unit)) for f in t.fields}
     return lambda value: {name: convert(_is_a(value, dict).get(name)) for name, convert in parts.items()}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """A part of a schema part, which may be anything: without what it should have, it describes nothing."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def fields_of(described: Any) -> dict[str, Mapping[str, Any]]:
+    """The fields that a schema part describes, by name."""
+    fields = _mapping(described).get("fields")
+    return (
+        {str(each.get("field")): each for each in fields if isinstance(each, Mapping)}
+        if isinstance(fields, list)
+        else {}
+    )
 
 
 def _is_a(value: Any, kind: type) -> Any:

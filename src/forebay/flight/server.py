@@ -68,11 +68,12 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         allow_changes: bool = False,
         tls: Tls | None = None,
         limits: Limits | None = None,
+        token: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
     ) -> None:
-        """`connection` (None: only lakes) and `lakes` are for all callers. With `connect`, which returns a connection
-        as a user, callers log in, and `connection` is not used.
+        """`connection` (None: only lakes) and `lakes` are for all callers, who give `token` if there is one. With
+        `connect`, which returns a connection as a user, callers log in, and `connection` is not used.
         """
         limits = limits or Limits()
         open_lakes = {name: opened_lake(lake) for name, lake in lakes.items()}
@@ -80,7 +81,12 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
             clock, limits.session_seconds, limits.sessions_max, "sessions", "--sessions-max"
         )
         self._sessions = Sessions(
-            SqlDatabase(connection, open_lakes) if connect is None else None, open_lakes, connect, client_sessions, ids
+            SqlDatabase(connection, open_lakes) if connect is None else None,
+            open_lakes,
+            connect,
+            client_sessions,
+            ids,
+            token,
         )
         self._directory = tempfile.TemporaryDirectory(prefix="forebay-flight-")
         self._statements = Statements(limits, allow_changes, Path(self._directory.name), clock, ids)

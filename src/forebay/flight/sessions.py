@@ -130,8 +130,10 @@ class Sessions:
         connect: Callable[[str, str], Connection] | None,
         sessions: Expiring[ClientSession],
         ids: IdSource,
+        token: str | None = None,
     ) -> None:
-        """`database` is that of callers who need no login."""
+        """`database` is that of callers who need no login. With `token` they need that, as a password or as Bearer."""
+        self._token = token
         self._database, self._lakes, self._connect, self._sessions, self._ids = database, lakes, connect, sessions, ids
         self._salt = ids.token_hex().encode()
         self._lock, self._options_lock = threads.lock(), threads.lock()
@@ -147,13 +149,17 @@ class Sessions:
         if kind.lower() == "basic":
             session = self._log_in(*_credentials(value))
             return session, {"authorization": f"Bearer {session.key}"}
-        if kind.lower() == "bearer":
+        if kind.lower() == "bearer" and not self._is_token(value.strip()):
             bearer_session = self._sessions.get(value.strip())
             if bearer_session is None:
                 raise AccessDenied("this login has expired, or the endpoint was restarted: connect again")
             return bearer_session, {}
         if self._database is None:
             raise AccessDenied("user and password are missing: this endpoint is for users of the Forebay server")
+        if self._token is not None and kind.lower() != "bearer":  # one that gets here carries the token
+            raise AccessDenied(
+                "the token is missing: give the one that `forebay flight` printed as the password, of any user"
+            )
         cookies = dict(part.strip().partition("=")[::2] for part in _first(headers, "cookie").split(";"))
         key = cookies.get(_COOKIE)
         if key is not None:
@@ -199,6 +205,8 @@ class Sessions:
         key = self._ids.token_hex()
         if self._connect is None:
             assert self._database is not None
+            if self._token is not None and not self._is_token(password):
+                raise AccessDenied("the password is not the token that `forebay flight` printed")
             session = ClientSession(key, self._database)
             self.keep(session)
             return session
@@ -224,6 +232,9 @@ class Sessions:
             self.close(session)
             raise Unavailable("the endpoint is stopping")
         return session
+
+    def _is_token(self, text: str) -> bool:
+        return self._token is not None and hmac.compare_digest(text.encode(), self._token.encode())
 
     def _end(self, session: ClientSession) -> None:
         session.is_kept, login = False, session.login

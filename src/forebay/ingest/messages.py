@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_AFTER
 from forebay.debezium.columns import columns_of
-from forebay.debezium.events import EventRow, Fault, decode, parsed, unlogged, unlogged_fault
+from forebay.debezium.events import EventRow, Fault, decode, parsed, unlogged, unlogged_fault, with_changed_key
 from forebay.metadata.table import TableInfo
 
 DEBEZIUM, JSON = FORMATS = ("debezium", "json")
@@ -121,8 +121,9 @@ def _with_same_columns(batch: MessageRows, info: TableInfo) -> Iterable[tuple[fr
     required = {c.name for c in info.schema.columns if not c.data_type.nullable}
     for row in batch.rows:
         message = batch.messages[row.at]
+        events = with_changed_key(row, info.schema.primary_key) if info.has_primary_key else [row]
         missing = unlogged(row, message.value or b"", names)
-        fault = unlogged_fault(row, missing, required)
+        fault = unlogged_fault(events[-1], missing, required)
         if fault is not None:
             batch.wrong.append((message, fault))
             continue
@@ -130,7 +131,7 @@ def _with_same_columns(batch: MessageRows, info: TableInfo) -> Iterable[tuple[fr
             yield lacking, run
             run = []
         lacking = missing
-        run.append(row)
+        run += events
     if run:
         yield lacking, run
 

@@ -18,6 +18,10 @@ from forebay.metadata.merge_engines import (
 from forebay.metadata.table import AggregateFunction, TableInfo
 from forebay.metadata.types import TypeRoot
 
+_REFUSING = frozenset({"listagg", "string_agg", "rbm32", "rbm64"})
+"""Functions that refuse some values: joined texts may be too long, and bytes may be no bitmap. Sums and products of
+decimals may not fit."""
+
 
 def merge_plan(
     info: TableInfo, target_columns: tuple[int, ...], overwrite: bool = False, is_decided: bool = False
@@ -56,6 +60,16 @@ def merge_plan(
         engine,
         version,
         None if engine != AGGREGATION else _aggregates(info, layout, targets, must_succeed=is_decided),
+    )
+
+
+def may_refuse_merges(info: TableInfo) -> bool:
+    """whether a valid put may be refused because of the rows that are there."""
+    if info.descriptor.merge_engine != AGGREGATION:
+        return False
+    functions = ((c.data_type.root, c.aggregate.name) for c in info.schema.columns if c.aggregate is not None)
+    return any(
+        name in _REFUSING or (name in ("sum", "product") and root is TypeRoot.DECIMAL) for root, name in functions
     )
 
 

@@ -23,10 +23,10 @@ key bytes are the encoding of the row's key columns. Otherwise a restart would n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -345,9 +345,13 @@ class PutRequest:
     target_columns: tuple[int, ...] = ()
     acks: int = ACKS_ALL
     overwrite: bool = False
-    is_decided: bool = False
-    """Whether the rows are those of a decided transaction: checked when they were staged, and no longer refused. The
-    checksum of such a batch is not looked at."""
+    decided_ms: int | None = None
+    """The time of its decision, if the rows are those of a transaction: checked when they were staged, and no longer
+    refused. The checksum of such a batch is not looked at."""
+
+    @property
+    def is_decided(self) -> bool:
+        return self.decided_ms is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,8 +438,21 @@ class KvTablet:
         duplicate = self._log.find_duplicate(header.writer_id, header.sequence) if header.writer_id >= 0 else None
         if duplicate is not None:
             return duplicate.last_offset + 1, 0
+        log_batch, added = self._merged(request, header, group, self._ids(codec.info))
+        try:
+            appended = self._log.append_as_leader(log_batch, committed_ms=request.decided_ms)
+        except BaseException:
+            group.take_back()
+            raise
+        check(not appended.duplicate, "a duplicate passed the check for duplicates")
+        return appended.next_offset, added
+
+    def _merged(
+        self, request: PutRequest, header: KvHeader, group: GroupWrites, sequence: AutoIncrementSequence | None
+    ) -> tuple[bytes | bytearray, int]:
+        """Merge one request into the group; return its changelog and the rows added. An error leaves no effect."""
+        codec = self._changelog_codec()
         plan = self._merge_plan(codec.info, request)
-        sequence = self._ids(codec.info)
         merged = None
         if header.schema_id == codec.info.schema_id and not codec.changes_keys:
             merged = group.put_records(request.records, HEADER_BYTES, header.record_count, plan, sequence)
@@ -457,13 +474,21 @@ class KvTablet:
                 kinds, changelog, keys, batch.writer_id, batch.sequence, is_checked=request.is_decided
             )
             group.put(touched)
+        return log_batch, added
+
+    def try_puts(self, requests: Iterable[PutRequest]) -> None:
+        """Merge requests with the rows that are there, without any effect. Raises the error of the first that fails.
+
+        For the thread that writes the bucket, as `put_group`.
+        """
+        self._require_caught_up()
+        any_id = cast(AutoIncrementSequence, _AnyId())
+        group = self.engine.begin(self._table.info.descriptor.has_full_changelog)
         try:
-            appended = self._log.append_as_leader(log_batch)
-        except BaseException:
-            group.take_back()
-            raise
-        check(not appended.duplicate, "a duplicate passed the check for duplicates")
-        return appended.next_offset, added
+            for request in requests:
+                self._merged(request, kv_batch_header(request.records), group, any_id)
+        finally:
+            group.abandon()
 
     def catch_up(self) -> None:
         """Apply the changelog up to the end of the log, and make it visible, as a put does if the state is behind."""

@@ -49,6 +49,7 @@ from forebay.codec.log._plain_batches import PlainBatch, stamp_together
 from forebay.codec.log.header import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, LogBatchHeader, iter_headers, verify_crc
 from forebay.fs import names
 from forebay.fs.interface import DiskFull, FileMissing, FileSystem
+from forebay.log.commit_times import CommitTimes, HeldTime
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig
 from forebay.log.log_ends import EndMarks, LogEndEvidence, NoMarks, StoredMarks
 from forebay.log.recovery import (
@@ -388,6 +389,7 @@ class LogTablet(LogReads):
         self._high_watermark = self.log_start_offset
         self._watermark_lock = threads.lock()
         self._writers = WriterStates(config.writer_expiry_ms, config.writers_max)
+        self._times = CommitTimes()
         self._writer_snapshots: list[int] = []
         self._sync_lock = threads.lock()
         self._sync_seconds = 0.0
@@ -491,12 +493,14 @@ class LogTablet(LogReads):
         *,
         leader_epoch: int = NO_LEADER_EPOCH,
         batches: Sequence[tuple[int, LogBatchHeader]] | None = None,
+        committed_ms: int | None = None,
     ) -> AppendInfo:
         """Append the batches that a client sent, one after the other in `records`.
 
         Their base offsets, commit timestamps and leader epochs are set here; `records` is not changed. If a batch
         repeats one that its writer appended recently, nothing is appended, and the answer describes that batch.
-        `batches` is the result of `iter_headers` for `records`, if the caller has it already.
+        `batches` is the result of `iter_headers` for `records`, if the caller has it already. `committed_ms`: the time
+        of the decision, for rows of a decided transaction, at which the log's time is held (`hold_time`).
 
         All or nothing. Raises `CorruptData` (CORRUPT_RECORD_EXCEPTION: bytes, lengths or checksum), `InvalidRequest`
         (RECORD_TOO_LARGE_EXCEPTION), `Conflict` (OUT_OF_ORDER_SEQUENCE_EXCEPTION) and `StorageFailure`.
@@ -505,7 +509,7 @@ class LogTablet(LogReads):
         with self._append_lock:
             self._require_usable()
             now_ms = self._clock.now_ms()
-            timestamp_ms = max(now_ms, self._last_timestamp_ms)
+            timestamp_ms = self._timestamp(now_ms, committed_ms)
             duplicate = self._writers.check(headers, timestamp_ms, now_ms)
             if duplicate is not None:
                 return AppendInfo(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, True)
@@ -522,7 +526,7 @@ class LogTablet(LogReads):
         with self._append_lock:
             self._require_usable()
             now_ms = self._clock.now_ms()
-            timestamp_ms = max(now_ms, self._last_timestamp_ms)
+            timestamp_ms = self._timestamp(now_ms)
             if not any(batch.has_writer_id for batch in batches):
                 return self._write_together(requests, batches, timestamp_ms)
             results: list[tuple[int, int] | Conflict] = []
@@ -555,6 +559,11 @@ class LogTablet(LogReads):
                 self._writers.restore(before)
                 raise
             return results
+
+    def _timestamp(self, now_ms: int, committed_ms: int | None = None) -> int:
+        if committed_ms is not None:
+            return max(committed_ms, self._last_timestamp_ms)
+        return self._times.next(now_ms, self._last_timestamp_ms)
 
     def _write_together(
         self, requests: list[bytes], batches: Sequence[PlainBatch], timestamp_ms: int
@@ -629,6 +638,26 @@ class LogTablet(LogReads):
             self._fs.sync_directory(self.folder)
         except StorageFailure as failure:
             self.take_offline(failure)
+
+    # ---- time
+
+    def hold_time(self, held: HeldTime) -> int:
+        """Let time stand still until `release_time`: batches get the commit timestamp `held.at_ms`.
+
+        Return the earliest timestamp that the log may still give. Only appends with `committed_ms` have another one.
+        """
+        with self._append_lock:
+            return self._times.hold(held, self._last_timestamp_ms)
+
+    def release_time(self, held: HeldTime) -> None:
+        """Let time go on after `hold_time`."""
+        with self._append_lock:
+            self._times.release(held)
+
+    def settle_time(self, timestamp_ms: int) -> bool:
+        """Return whether all records from before `timestamp_ms` are in the log. No later one is then from before it."""
+        with self._append_lock:
+            return self._times.settle(timestamp_ms)
 
     # ---- durability
 

@@ -16,6 +16,9 @@ _VERSION = 1
 NESTING_MAX = 100
 """Levels of lists and objects that a document may have: each level of a type costs the call stack some frames."""
 
+ENTRIES_MAX = 200_000
+"""Commas and brackets that a document may have: Python makes up to 100 bytes of three."""
+
 Json = dict[str, Any]
 
 
@@ -26,6 +29,13 @@ def dumps(document: Json) -> bytes:
 
 def loads(data: bytes | str, what: str, code: ErrorCode = ErrorCode.INVALID_TABLE_EXCEPTION) -> Json:
     """A JSON object; `InvalidRequest`, with `code`, says which document `what` was not one."""
+    text = data if isinstance(data, bytes) else data.encode()
+    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > ENTRIES_MAX:
+        raise InvalidRequest(
+            f"the {what} has {len(text)} bytes and more than {ENTRIES_MAX} commas and brackets: use fewer columns and "
+            "options, or shorter texts",
+            code,
+        )
     try:
         document = json.loads(data)
     except RecursionError as e:

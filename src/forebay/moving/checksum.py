@@ -18,6 +18,7 @@ from forebay.codec.casting.batches import iter_record_batches
 from forebay.codec.rows.row_codec import row_codec
 from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table import Schema, TableBucket
+from forebay.unionread.scan import union_scan
 
 _MASK = (1 << 64) - 1
 
@@ -49,7 +50,7 @@ def _of(schema: Schema, batches: Iterable[Any], *, in_order: bool) -> Checksum:
 
 def union_checksum(table: Table) -> Checksum:
     """The checksum of the rows of lake and stream as one table, in any order."""
-    with table.scan(source="union").reader() as scan:
+    with union_scan(table).reader() as scan:
         return _of(table.schema, scan, in_order=False)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, Unavailable
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, OutcomeUnknown, Unavailable
 from forebay.client.connection import Connection
 from forebay.lake.formats import create_lake_storage
 from forebay.lake.storage import LakeStorage
@@ -216,7 +216,7 @@ class _Move:
             try:
                 self._to.table(self._plan.path).alter(set={ENABLED: "true"})
             except ForebayError as e:
-                if not isinstance(e, Unavailable):  # otherwise it may be on: the next run finds out
+                if not isinstance(e, Unavailable | OutcomeUnknown):  # otherwise it may be on: the next run finds out
                     self._give_back(target, e)
                 raise
         return snapshot

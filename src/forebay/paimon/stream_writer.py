@@ -241,6 +241,8 @@ class StreamWriter:
         compacted = [replace(m, data=DataIncrement()) for m in work.messages if not m.compact.is_empty]
         try:
             snapshots = self._committer.filter_and_commit([replace(work, messages=rows)])
+            if self._committer.renumbered:
+                self._forget()
             is_repeated = not snapshots and any(not m.is_empty for m in rows)
             if is_repeated and not attempt.is_unknown:  # committed before the restart
                 self._forget()

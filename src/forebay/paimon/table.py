@@ -235,8 +235,9 @@ class Table(TableParts):
         """The number of keys deleted, and the snapshot. Keys without a row are not an error.
 
         `keys` has the columns of the primary key in any form that `append` accepts, or is one dict, a list of tuples,
-        or plain values if the key is a single column. `columns` raises `UnsupportedOperation`: a lake table deletes
-        whole rows.
+        or plain values if the key is a single column. In a table with sequence fields it has these, too: a delete
+        removes rows whose sequence is not greater. Raises `UnsupportedOperation` if the merge engine would keep the
+        rows, and for `columns`: a lake table deletes whole rows.
         """
         if columns is not None:
             raise UnsupportedOperation(
@@ -247,7 +248,7 @@ class Table(TableParts):
         return self._write(lambda w: w.delete(key_rows(keys, self.schema.primary_keys, self.name)))
 
     def write_changes(self, data: Rows) -> WriteResult:
-        """The number of changes written, and the snapshot.
+        """The number of changes written, without those that options of the table ignore, and the snapshot.
 
         `data` has the table's columns and `_change_type`, with the values insert, update_before, update_after and
         delete (or +I, -U, +U, -D). For all tables; without a primary key, only inserts are allowed.
@@ -313,6 +314,33 @@ class Table(TableParts):
     def delete_tag(self, name: str) -> None:
         """Delete a tag, and the files that only it needs. Raises `NotFound`."""
         self.maintenance().delete_tag(name)
+
+    def branches(self) -> list[str]:
+        """The names of the branches, without main, sorted."""
+        return self.context.branches.names()
+
+    def create_branch(self, name: str, tag: str | None = None, *, ignore_if_exists: bool = False) -> None:
+        """Create a branch: empty with the current schema, or beginning with the snapshot of `tag`.
+
+        Open it with `catalog.table(name, branch=...)`. No process may commit to main meanwhile. Raises `AlreadyExists`,
+        `NotFound` for the tag.
+        """
+        self.context.branches.create(name, tag, ignore_if_exists)
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch; data files that only it has become orphans. Raises `NotFound`."""
+        self.context.branches.drop(name)
+
+    def rename_branch(self, name: str, new_name: str) -> None:
+        """Rename a branch. Raises `NotFound`, and `AlreadyExists` if the new name is taken."""
+        self.context.branches.rename(name, new_name)
+
+    def fast_forward(self, branch: str) -> None:
+        """Replace the history of main with that of a branch. No process may commit to main meanwhile.
+
+        Raises `NotFound`, and `InvalidRequest` for a branch without snapshots.
+        """
+        self.context.branches.fast_forward(branch)
 
     def remove_orphan_files(
         self,

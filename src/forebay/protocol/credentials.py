@@ -32,6 +32,7 @@ LISTENER_JAAS_CONFIG = "security.sasl.listener.name.{listener}.plain.jaas.config
 
 PLAIN_LOGIN_MODULE = "org.apache.fluss.security.auth.sasl.plain.PlainLoginModule"
 
+_LISTENER_JAAS = re.compile(r"security\.sasl\.listener\.name\.(.+)\.plain\.jaas\.config")
 _USER_PREFIX = "user_"
 _CONTROL_FLAGS = frozenset({"REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL"})
 _USER_NAME = re.compile(r"[\w.$-]+")
@@ -44,6 +45,12 @@ _QUOTED = {
     quote: re.compile(rf"{quote}((?:\\.|[^\\\n\r{quote}])*)(?:{quote}|(?=[\n\r])|\Z)", re.DOTALL) for quote in "'\""
 }
 _UNSAFE_PASSWORD = re.compile(r"[\"\\\x00-\x1f\x7f]")
+
+
+def jaas_listener(key: str) -> str | None:
+    """Return the listener, in lower case, whose passwords the setting `key` holds; None if it is another setting."""
+    named = _LISTENER_JAAS.fullmatch(key)
+    return None if named is None else named[1]
 
 
 def plain_credentials(settings: Mapping[str, str], listener: str) -> dict[str, str]:

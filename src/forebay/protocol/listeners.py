@@ -19,12 +19,13 @@ Source of the rules: Endpoint, AuthenticationFactory and SaslServerAuthenticator
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.protocol.credentials import plain_credentials
+from forebay.protocol.credentials import jaas_listener, plain_credentials
 from forebay.protocol.option_syntax import parse_list, parse_map
 from forebay.protocol.sasl import (
     PLAIN,
@@ -102,6 +103,29 @@ def parse_listeners(
             Listener(endpoint.name, protocol, endpoint.host, endpoint.port, advertisement.host, advertisement.port)
         )
     return tuple(listeners)
+
+
+def check_named_listeners(listeners: Collection[Listener], settings: Mapping[str, str]) -> None:
+    """Check that each listener that a security setting names is one of `listeners` and has the protocol it asks for.
+
+    A name that no listener has would leave the intended listener without a password, or with other passwords.
+    Raises `InvalidRequest` (CONFIG_EXCEPTION), which names the option.
+    """
+    names = [each.name for each in listeners]
+    for name, protocol in _protocols(settings).items():
+        found = [each.protocol for each in listeners if each.name == name]
+        if not found:
+            raise _invalid(PROTOCOL_MAP, f"'{name}' is not one of the listeners {names}{did_you_mean(name, names)}")
+        if set(found) != {protocol}:
+            raise _invalid(
+                PROTOCOL_MAP,
+                f"it asks for {protocol.value} at '{name}', and only '{BIND_LISTENERS}' or --sasl can give it that",
+            )
+    lower = [name.lower() for name in names]
+    for key in settings:
+        listener = jaas_listener(key)
+        if listener is not None and listener not in lower:
+            raise _invalid(key, f"'{listener}' is not one of the listeners {lower}{did_you_mean(listener, lower)}")
 
 
 def authenticator_factory(listener: Listener, settings: Mapping[str, str]) -> Callable[[], Authenticator]:

@@ -22,7 +22,9 @@ This module also gives type checkers the shape of protobuf's classes, so that no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableSequence, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
@@ -39,6 +41,17 @@ from forebay.base.errors import (
 )
 from forebay.metadata.table import PartitionInfo, PhysicalTablePath, TableBucket, TablePath
 from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol._entries import (
+    BYTES_LIST,
+    MESSAGE,
+    NUMBERS,
+    NUMBERS_32,
+    NUMBERS_64,
+    PLAIN,
+    TEXT,
+    TEXTS,
+    entries,
+)
 
 if TYPE_CHECKING:
     T = TypeVar("T")
@@ -157,6 +170,9 @@ PAYLOAD_SPLIT_MIN = 32 * 1024
 ERROR_TEXT_CHARS_MAX = 2048
 """Error texts are cut to this length before they are sent (Fluss cuts its own at the same length)."""
 
+_NAMED_ENTRIES_MAX = 1024
+"""The fields that a message lacks are named unless it has more entries than this."""
+
 _SAMPLE_LEAVES = 4
 _SAMPLE_BYTES_PER_LEAF = 32 * 1024
 """A body whose first payloads are smaller than this on average is parsed by protobuf as a whole."""
@@ -192,9 +208,13 @@ def parse(message_class: type[M], body: Buffer) -> M:
             ErrorCode.CORRUPT_MESSAGE,
         ) from error
     if not message.IsInitialized():
-        missing = ", ".join(message.FindInitializationErrors())
-        raise CorruptData(f"a {message_class.__name__} lacks required fields: {missing}", ErrorCode.CORRUPT_MESSAGE)
-    if not (isinstance(body, bytes | bytearray) and body.isascii()):
+        # One name for each field that is missing anywhere: of a long list that would be a text of 100 MB.
+        is_short = entries_of(message_class, body, _NAMED_ENTRIES_MAX) <= _NAMED_ENTRIES_MAX
+        missing = ", ".join(message.FindInitializationErrors()) if is_short else "in its many entries"
+        raise CorruptData(
+            f"a {message_class.__name__} lacks required fields: {sendable_text(missing)}", ErrorCode.CORRUPT_MESSAGE
+        )
+    if not (isinstance(body, bytes | bytearray) and body.isascii()) and not _are_texts_whole(message_class, body):
         broken = _broken_text(message)
         if broken is not None:
             raise CorruptData(
@@ -203,44 +223,24 @@ def parse(message_class: type[M], body: Buffer) -> M:
     return message
 
 
-def check_list_of_records(message_class: type[M], body: Buffer, items_max: int) -> None:
-    """Raise `LimitExceeded` if the request in `body` has more than `items_max` entries, or a long list beside them.
+def entries_of(message_class: type[Message], body: Buffer, count_max: int) -> int:
+    """Return how many entries the message in `body` has, without parsing it; a number above `count_max` if more.
 
-    Looks at the outermost fields only, before protobuf makes an object of each. What is broken is for `parse` to find.
+    Entries are messages in the message, elements of its lists, and unknown fields. Protobuf makes an object of each,
+    and may need 300 bytes for what is two bytes on the wire.
     """
-    if has_more_entries(message_class, body, items_max):
+    layout = _layout(message_class.DESCRIPTOR.file)
+    return entries(body, layout.fields, layout.begins, layout.types[message_class.DESCRIPTOR.full_name], count_max)[0]
+
+
+def check_entries(message_class: type[Message], body: Buffer, count: int, count_max: int) -> None:
+    """Raise `LimitExceeded` if `count`, the entries of the message in `body`, is more than `count_max`."""
+    if count > count_max:
         raise LimitExceeded(
-            f"a {message_class.__name__} of {len(body)} bytes has more than {items_max} entries "
-            "(server.request.max-items): send fewer at a time",
+            f"a {message_class.__name__} of {len(body)} bytes has more than {count_max} entries, twice "
+            "server.request.max-items: send fewer at a time",
             ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
         )
-
-
-def has_more_entries(message_class: type[M], body: Buffer, count_max: int) -> bool:
-    """Whether the request with records in `body` has more than `count_max` entries, or a long list beside them."""
-    payload_tag = _PAYLOAD_PATHS[message_class.__name__][0] << 3 | 2
-    data, at, end, count = memoryview(body), 0, len(body), 0
-    try:
-        while at < end:
-            tag, at = _varint(data, at, end)
-            kind = tag & 7
-            if kind == 2:
-                length, at = _varint(data, at, end)
-                at += length
-                count += 1 if tag == payload_tag else length
-            elif kind == 0:
-                while at < end and data[at] >= 0x80:
-                    at += 1
-                at += 1
-                count += 1
-            else:
-                at += 8 if kind == 1 else 4
-                count += 1
-            if count > count_max:
-                return True
-    except _Unusual:
-        pass
-    return False
 
 
 def parse_split(message_class: type[M], body: Buffer) -> tuple[M, list[memoryview]]:
@@ -436,7 +436,61 @@ def _size(part: Buffer) -> int:
     return part.nbytes if isinstance(part, memoryview) else len(part)
 
 
-# --- texts -----------------------------------------------------------------------------------------------------
+# --- entries and texts -----------------------------------------------------------------------------------------
+
+
+class _Layout(NamedTuple):
+    """The fields of all message types of a file, for `forebay.protocol._entries`, and the number of each type."""
+
+    fields: array[int]
+    begins: array[int]
+    types: dict[str, int]
+
+
+@cache
+def _layout(file: Any) -> _Layout:
+    """The layout of the messages of a .proto file: Fluss's, or Flight SQL's."""
+    descriptors = list(_with_nested(file.message_types_by_name.values()))
+    types = {descriptor.full_name: number for number, descriptor in enumerate(descriptors)}
+    fields, begins = array("i"), array("i", [0])
+    for descriptor in descriptors:
+        repeated = _repeated_fields(descriptor._concrete_class())
+        for field in descriptor.fields:
+            is_list = field.name in repeated
+            if field.message_type is not None:
+                kind = MESSAGE + types[field.message_type.full_name]
+            elif field.type == field.TYPE_STRING:
+                kind = TEXTS if is_list else TEXT
+            elif not is_list:
+                kind = PLAIN
+            elif field.type == field.TYPE_BYTES:
+                kind = BYTES_LIST
+            elif field.type in (field.TYPE_DOUBLE, field.TYPE_FIXED64, field.TYPE_SFIXED64):
+                kind = NUMBERS_64
+            elif field.type in (field.TYPE_FLOAT, field.TYPE_FIXED32, field.TYPE_SFIXED32):
+                kind = NUMBERS_32
+            else:
+                kind = NUMBERS
+            fields.extend((field.number, kind))
+        begins.append(len(fields))
+    return _Layout(fields, begins, types)
+
+
+def _with_nested(descriptors: Iterable[Any]) -> Iterator[Any]:
+    for descriptor in descriptors:
+        yield descriptor
+        yield from _with_nested(descriptor.nested_types)
+
+
+def _repeated_fields(empty: Message) -> set[str]:
+    """The names of fields that are lists. Runtimes disagree on how a descriptor says so; an unset field shows it."""
+    return {field.name for field in empty.DESCRIPTOR.fields if hasattr(getattr(empty, field.name), "append")}
+
+
+def _are_texts_whole(message_class: type[Message], body: Buffer) -> bool:
+    """Whether all texts of the message in `body` are UTF-8, including those that a later one of its field replaces."""
+    layout = _layout(message_class.DESCRIPTOR.file)
+    return entries(body, layout.fields, layout.begins, layout.types[message_class.DESCRIPTOR.full_name], len(body))[1]
 
 
 class _TextFields(NamedTuple):
@@ -455,9 +509,7 @@ def _text_fields(message: Message) -> _TextFields:
     descriptor = message.DESCRIPTOR
     fields = _TEXT_FIELDS.get(descriptor.full_name)
     if fields is None:
-        # Runtimes disagree on how a descriptor marks "repeated"; the value of an unset field shows it in all of them.
-        empty = type(message)()
-        repeated = {f.name for f in descriptor.fields if hasattr(getattr(empty, f.name), "append")}
+        repeated = _repeated_fields(type(message)())
         texts = [f.name for f in descriptor.fields if f.type == f.TYPE_STRING]
         holders = [f.name for f in descriptor.fields if _holds_text(f.message_type, frozenset())]
         fields = _TEXT_FIELDS[descriptor.full_name] = _TextFields(

@@ -13,7 +13,7 @@ from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
 
-_CHANGE_COLUMNS = ("change_type", "offset", "timestamp")
+_CHANGE_COLUMNS = ("change_type", "offset", "timestamp", "bucket")
 
 
 class ChangelogScan(Scan):

@@ -78,8 +78,14 @@ def sql(
     raise AssertionError("unreachable")
 
 
-CLOSED_IN = {"enable_external_access": "false", "lock_configuration": "true"}
-"""Settings for statements of others: SQL can name files, addresses and settings, and may use none of them."""
+CLOSED_IN = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+}
+"""Settings for statements of others: SQL can name files, addresses, extensions and settings, and may use none of them.
+With them, a statement may read few settings and call few table functions (`Statement.check_closed`)."""
 
 
 class SqlDatabase:
@@ -145,6 +151,7 @@ class Execution:
         self._own = duckdb.connect(":memory:")
         for setting, value in {"TimeZone": "UTC", "python_enable_replacements": "false", **settings}.items():
             self._own.execute(f"SET {setting} = '{value}'")
+        self._is_closed_in = CLOSED_IN.items() <= settings.items()
         self._views = Views(duckdb, self._own)
         self._pins, self._is_one_instant, self._cancelled = 0, True, False
         self._target = ""  # of an INSERT
@@ -188,8 +195,14 @@ class Execution:
         self._own.close()
         self._views.release()
 
-    def _run(self, text: str, parameters: Any, insert: bool) -> Result:
+    def _parsed(self, text: str) -> Statement:
         statement = parse(self._duckdb, self._own, text)
+        if self._is_closed_in:
+            statement.check_closed()
+        return statement
+
+    def _run(self, text: str, parameters: Any, insert: bool) -> Result:
+        statement = self._parsed(text)
         if statement.kind == "SHOW TABLES":
             return self._of(self._tables.listed())
         if statement.target is None:
@@ -207,7 +220,7 @@ class Execution:
         return self._insert(target, statement.into, query, parameters)
 
     def _describe(self, text: str, parameter_values: Sequence[Any]) -> Description:
-        statement = parse(self._duckdb, self._own, text)
+        statement = self._parsed(text)
         if statement.kind == "SHOW TABLES":
             return Description(LISTED, pa.schema([]), False)
         schemas = list[pa.Schema]()
@@ -304,7 +317,7 @@ class Execution:
             value = dt.datetime(value.year, value.month, value.day)
         if not isinstance(value, dt.datetime):
             raise InvalidRequest(f"AT (TIMESTAMP => {value!r}) is no time")
-        return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        return value
 
     def _insert(self, target: Any, into: str, query: str, parameters: Any) -> Result:
         """Rows first go into a table of DuckDB, which casts them as INSERT does and spills what memory cannot hold."""
@@ -353,6 +366,7 @@ class Execution:
             if unknown is not None:
                 raise NotFound(
                     f"there is no table {unknown[1]}: tables are called database.table, or lake.database.table"
+                    f"{self._tables.resembling(unknown[1])}"
                 ) from e
             raise InvalidRequest(_in_sql(_of_target(str(e), self._target))) from e
 

@@ -86,6 +86,32 @@ class Statement:
             elif isinstance(node, list):
                 pending += node
 
+    def check_closed(self) -> None:
+        """Raise `UnsupportedOperation` for functions that read the process and its machine, and not tables.
+
+        Table functions and settings go by lists of those that are allowed: extensions bring further ones.
+        """
+        pending = [self.tree]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, list):
+                pending += node
+            if not isinstance(node, dict):
+                continue
+            pending += node.values()
+            name = str(node.get("function_name", "")).lower()
+            if node.get("type") == "TABLE_FUNCTION":
+                called = str(node["function"].get("function_name", "")).lower()
+                if called not in _TABLE_FUNCTIONS:
+                    raise UnsupportedOperation(
+                        f"the table function {called} cannot be called here, only {', '.join(sorted(_TABLE_FUNCTIONS))}"
+                    )
+            if name == "current_setting" and (setting := _setting_name(node)) not in _SETTINGS:
+                raise UnsupportedOperation(
+                    f"the setting {setting or 'of a computed name'} cannot be read here, only "
+                    f"{', '.join(sorted(_SETTINGS))}"
+                )
+
     @property
     def common_tables(self) -> Iterator[str]:
         """The names of its common table expressions."""
@@ -106,6 +132,27 @@ class Statement:
             return []
         positions = self.tree["statements"][0].get("named_param_map", ())
         return [each["key"] for each in sorted(positions, key=lambda each: int(each["value"]))]
+
+
+_TABLE_FUNCTIONS = frozenset(
+    {"generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest", "summary"}
+)
+"""Table functions that compute from their arguments alone."""
+
+_SETTINGS = frozenset({"calendar", "default_null_order", "default_order", "memory_limit", "threads", "timezone"})
+"""Settings that say nothing of the machine's files and users."""
+
+
+def _setting_name(call: Any) -> str:
+    """The constant text that a call of current_setting names, in lower case; "" if it is none."""
+    arguments: list[Any] = call.get("arguments") or call.get("children") or []
+    if len(arguments) != 1:
+        return ""
+    constant = arguments[0].get("expression", arguments[0])
+    if constant.get("class") != "CONSTANT":
+        return ""
+    name = constant.get("literal", {}).get("text") or constant.get("value", {}).get("value")
+    return str(name or "").lower()
 
 
 def parse(duckdb: Any, connection: Any, text: str) -> Statement:

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from forebay.api.duckdb import ScanDataset, check_version
 from forebay.api.scan import Scan
-from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.arguments import did_you_mean
+from forebay.base.errors import ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.lakes.iceberg_lake import IcebergLake
 from forebay.metadata.table import TablePath
@@ -86,7 +87,7 @@ class Tables:
         if catalog not in self._lakes and (catalog != LIVE or self._connection is None):
             raise NotFound(
                 f"{name}: there is no catalog {catalog!r} here; there are {', '.join(self.catalogs) or 'none'}. Lakes "
-                "are given by warehouse= or lakes="
+                f"are given by warehouse= or lakes={did_you_mean(catalog, self.catalogs)}"
             )
         return catalog, TablePath(*rest)
 
@@ -96,6 +97,14 @@ class Tables:
         for catalog in self.catalogs:
             rows += [(catalog, d, t) for d in self.databases(catalog) for t in self.names(catalog, d)]
         return pa.table([pa.array([row[i] for row in rows], pa.string()) for i in range(3)], schema=LISTED)
+
+    def resembling(self, table: str) -> str:
+        """A suggestion for a table that is named without its database; empty if there is none."""
+        try:
+            names = {row["table"]: f"{row['database']}.{row['table']}" for row in self.listed().to_pylist()}
+        except ForebayError:
+            return ""  # the error that this follows is the one to report
+        return f"; did you mean '{names[table]}'?" if table in names else did_you_mean(table, names)
 
     @property
     def catalogs(self) -> list[str]:
@@ -182,7 +191,9 @@ class Tables:
         plain, mark, part = path.table.partition("$")
         table = self._connection.table(TablePath(path.database, plain) if mark else path)
         if not mark:
-            return table.scan(source="union", as_of=as_of).pinned() if pinned else table.scan(as_of=as_of)
+            from forebay.unionread.scan import union_scan
+
+            return union_scan(table, as_of).pinned() if pinned else table.scan(as_of=as_of)
         if as_of is not None:
             raise UnsupportedOperation(f"{path} has no earlier states")
         if part == "changelog":

@@ -41,9 +41,18 @@ from forebay.lake.formats import datalake_options
 from forebay.lake.public_options import HIDDEN
 from forebay.log.config import LogConfig
 from forebay.metadata.table_options import lake_format_name
+from forebay.protocol.credentials import CREDENTIALS, JAAS_CONFIG, jaas_listener
+from forebay.protocol.listeners import (
+    ADVERTISED_LISTENERS,
+    BIND_LISTENERS,
+    INTERNAL_LISTENER_NAME,
+    PROTOCOL_MAP,
+    SASL_MECHANISMS,
+)
+from forebay.server.fluss_settings import NO_EFFECT, UNSERVED
 from forebay.server.metadata.catalog import CatalogLimits
 from forebay.server.metadata.lake_tables import LakeSettings
-from forebay.server.transactions.manager import TransactionLimits
+from forebay.server.transactions.transaction import TransactionLimits
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -223,6 +232,12 @@ SETTINGS: dict[str, Option] = by_name(
             "their port, or a range such as 9250-9260 of which the first free one is taken; 0 lets the system choose",
         ),
         Option("metrics.reporter.prometheus.host", or_unset(str), "", "their address; if not set, that of the server"),
+        Option(
+            "metrics.reporter.prometheus.allowed-hosts",
+            names,
+            "",
+            "further host names, separated by commas, by which they may be asked for, such as that of a service",
+        ),
     )
 )
 """Settings that have an effect, besides those of the lake (`datalake.<format>.*`).
@@ -231,25 +246,14 @@ Listener and security settings are read by forebay.protocol.
 """
 
 _LAKE_SETTING = re.compile(r"datalake\.([a-z]+)\.(.+)")
-_SHOWN = frozenset(
-    {"bind.listeners", "advertised.listeners", "security.protocol.map", "security.sasl.enabled.mechanisms"}
-)
+_SHOWN = frozenset({BIND_LISTENERS, ADVERTISED_LISTENERS, PROTOCOL_MAP, SASL_MECHANISMS})
 """Settings that clients may see in addition to `SETTINGS`, also per role. All others may hold secrets."""
 
-_SECURITY_PREFIXES = ("security.", "bind.listeners", "advertised.listeners", "internal.listener.name")
-_ROLE_PREFIXES = ("coordinator.", "tablet-server.")
-_IGNORED_PREFIXES = (
-    "zookeeper.", "netty.", "kv.rocksdb.", "kv.recover.", "kv.flush.", "kv.snapshot.", "kv.backpressure.",
-    "kv.leader-replica.", "log.", "server.", "coordinator.", "tablet-server.", "plugin.", "client.",
-    "config.providers", "acl.", "data.dir", "default.", "remote.log", "remote.fs", "lake.",
-)  # fmt: skip
-_UNSERVED = {
-    "authorizer.": "access control lists",
-    "super.users": "access control lists",
-    "remote.data.dir": "remote log storage",
-    "kafka.": "the Kafka protocol",
-    "metrics.": "other metrics settings",
-}
+_ROLE_SETTINGS = frozenset(
+    role + key for role in ("coordinator.", "tablet-server.") for key in (BIND_LISTENERS, ADVERTISED_LISTENERS)
+)
+_LISTENER_SETTINGS = frozenset({*_SHOWN, *_ROLE_SETTINGS, INTERNAL_LISTENER_NAME, CREDENTIALS, JAAS_CONFIG})
+"""Settings of listeners and passwords, in addition to those that name a listener (`jaas_listener`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +262,7 @@ class MonitoringSettings:
 
     host: str
     ports: range
+    allowed_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -337,7 +342,7 @@ class ServerConfig:
         lake_options = {f"datalake.{lake.format}.{key}": value for key, value in lake.public_options.items()}
         settings = {key: str(setting.default) for key, setting in SETTINGS.items() if setting.default}
         for key, text in self.settings.items():
-            public = key in SETTINGS or _without_role(key) in _SHOWN
+            public = key in SETTINGS or key in _SHOWN or key in _ROLE_SETTINGS
             settings[key] = text if public else lake_options.get(key, HIDDEN)
         return settings
 
@@ -347,7 +352,11 @@ class ServerConfig:
         if not self.value("metrics.reporters"):
             return None
         host = self.value("metrics.reporter.prometheus.host") or self.host
-        return MonitoringSettings(host, self.value("metrics.reporter.prometheus.port"))
+        return MonitoringSettings(
+            host,
+            self.value("metrics.reporter.prometheus.port"),
+            self.value("metrics.reporter.prometheus.allowed-hosts"),
+        )
 
     @property
     def scanner_limits(self) -> ScannerLimits:
@@ -438,29 +447,22 @@ def _check_lake(config: ServerConfig) -> None:
             )
 
 
-def _without_role(key: str) -> str:
-    for prefix in _ROLE_PREFIXES:
-        key = key.removeprefix(prefix)
-    return key
-
-
 def _check(key: str, text: str) -> None:
     if key in SETTINGS:
         SETTINGS[key].read(text, "setting")
+    elif key in _LISTENER_SETTINGS or jaas_listener(key) is not None or _LAKE_SETTING.fullmatch(key):
         return
-    if _without_role(key).startswith(_SECURITY_PREFIXES) or _LAKE_SETTING.fullmatch(key):
-        return
-    for prefix, what in _UNSERVED.items():
-        if key.startswith(prefix) and text.strip().lower() not in ("", "false"):
-            raise UnsupportedOperation(
-                f"Forebay does not serve {what} yet, which setting '{key}' = '{text}' asks for (docs/limits.md)",
-                ErrorCode.CONFIG_EXCEPTION,
-            )
-    if key.startswith((*_IGNORED_PREFIXES, *_UNSERVED)):
+    elif key in UNSERVED and text.strip().lower() not in ("", "false"):
+        raise UnsupportedOperation(
+            f"Forebay does not serve {UNSERVED[key]} yet, which setting '{key}' = '{text}' asks for (docs/limits.md)",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    elif key in NO_EFFECT or key in UNSERVED:
         _LOGGER.info("setting '%s' has no effect on a single-process server", key)
-        return
-    hint = did_you_mean(key, SETTINGS) or "; see docs/server.md for all of them"
-    raise InvalidRequest(f"there is no setting '{key}'{hint}", ErrorCode.CONFIG_EXCEPTION)
+    else:
+        names = (*SETTINGS, *_LISTENER_SETTINGS, *NO_EFFECT, *UNSERVED)
+        hint = did_you_mean(key, names) or "; see docs/server.md for all of them"
+        raise InvalidRequest(f"there is no setting '{key}'{hint}", ErrorCode.CONFIG_EXCEPTION)
 
 
 def read_settings_file(path: str | Path) -> dict[str, str]:

@@ -150,8 +150,9 @@ class Connections:
         """Admit a new connection, or return the error to send it: too many connections, or the server is stopping."""
         if self.is_closing:
             return Unavailable("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
-        # First: an address at its limit must not cost other clients their connections.
-        if self._by_address[address] >= self._count_max_per_address:
+        # First: an address at its limit must not cost other clients their connections. Behind a proxy it is many
+        # clients, so the oldest of its connections that never spoke makes room.
+        if self._by_address[address] >= self._count_max_per_address and not self._close_stranger(address):
             what = (
                 f"{self._count_max_per_address} connections from {address}, the maximum for one address "
                 "(server.connections.max-per-address)"
@@ -175,9 +176,12 @@ class Connections:
             )
         return Unavailable(f"the server has {what}; close some, or retry later", ErrorCode.NETWORK_EXCEPTION)
 
-    def _close_stranger(self) -> bool:
-        """Make room by closing the oldest unidentified connection; return whether there was one."""
+    def _close_stranger(self, address: str | None = None) -> bool:
+        """Make room by closing the oldest unidentified connection, of `address` if one is given; return whether there
+        was one."""
         for oldest in list(self._strangers):
+            if address is not None and oldest.address != address:
+                continue
             del self._strangers[oldest]
             if not oldest.is_known:
                 self.remove(oldest, oldest.address)

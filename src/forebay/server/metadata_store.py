@@ -29,8 +29,12 @@ from forebay.fs.local import disk_of
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 
-FORMAT_VERSION = 2
-"""The version of `_TABLES`. A store of another version is not opened."""
+FORMAT_VERSION = 3
+"""The version of `_TABLES` and of all other files of a data directory. A change of either needs a new number: an older
+version of Forebay, which would not see what is new, then refuses the directory."""
+
+_OLDER_VERSIONS = frozenset({"2"})
+"""Versions that this one reads; it writes its own number into their stores."""
 
 METADATA_FILE = "metadata.sqlite"
 
@@ -206,20 +210,24 @@ class MetadataStore:
             except BaseException:
                 self._connection.close()
                 raise
+        except UnicodeDecodeError as e:  # Python raises it in place of SQLite's error, whose text has the damage
+            raise self._damaged(str(e)) from e
         except sqlite3.Error as e:
             if getattr(e, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise self._damaged(str(e)) from e
             raise StorageFailure(f"cannot open the metadata file {file.path}: {e}") from e
 
     def _prepare(self) -> None:
-        """Settle how commits are written, and check what is there; make the tables that are missing."""
+        """Check what is there; settle how commits are written, and make the tables that are missing."""
+        self._check_version()
         # No write-ahead log: a flipped bit in it would silently take away all commits behind it, and tables with
         # them. A journal that is cut (and synced) ends each commit, with nothing but the checked file left.
         self._connection.execute("PRAGMA journal_mode=TRUNCATE")
         self._connection.execute("PRAGMA synchronous=FULL")
         self._check_structure()
         self._connection.executescript(_TABLES)
-        self._check_version()
+        with self.transaction() as sql:
+            sql.execute("INSERT OR REPLACE INTO settings VALUES ('format-version', ?)", (str(FORMAT_VERSION),))
 
     def _check_structure(self) -> None:
         result = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -237,7 +245,7 @@ class MetadataStore:
         with self._lock:
             try:
                 rows = self._connection.execute(query, parameters).fetchall()
-            except sqlite3.Error as e:
+            except (sqlite3.Error, UnicodeDecodeError) as e:
                 raise self._damaged(str(e)) from e
         for row in rows:
             if row[-1] != _checksum(row[:-1]):
@@ -245,12 +253,13 @@ class MetadataStore:
         return [row[:-1] for row in rows]
 
     def _check_version(self) -> None:
-        with self.transaction() as sql:
-            sql.execute("INSERT OR IGNORE INTO settings VALUES ('format-version', ?)", (str(FORMAT_VERSION),))
-            version = sql.execute("SELECT value FROM settings WHERE key = 'format-version'").fetchone()[0]
-        if version != str(FORMAT_VERSION):
+        """Raise `StorageFailure` for a format that this version does not know, before anything is changed."""
+        if not self._connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'settings'").fetchone():
+            return
+        row = self._connection.execute("SELECT value FROM settings WHERE key = 'format-version'").fetchone()
+        if row is not None and row[0] not in {str(FORMAT_VERSION), *_OLDER_VERSIONS}:
             raise StorageFailure(
-                f"{self._path} has metadata of format {version}, this version of Forebay knows format "
+                f"{self._path} has metadata of format {row[0]}, this version of Forebay knows format "
                 f"{FORMAT_VERSION}; use the version that wrote it"
             )
 
@@ -277,6 +286,8 @@ class MetadataStore:
                     if self._connection.in_transaction:  # on a full disk SQLite has rolled back already, or not
                         self._connection.execute("ROLLBACK")
                     raise
+            except UnicodeDecodeError as e:
+                raise self._damaged(str(e)) from e
             except sqlite3.Error as e:
                 if getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                     raise DiskFull(
@@ -344,7 +355,10 @@ class MetadataStore:
     def place(self) -> str | None:
         """The stored place of the data directory, or None."""
         with self._lock:
-            row = self._connection.execute("SELECT value FROM settings WHERE key = 'place'").fetchone()
+            try:
+                row = self._connection.execute("SELECT value FROM settings WHERE key = 'place'").fetchone()
+            except (sqlite3.Error, UnicodeDecodeError) as e:
+                raise self._damaged(str(e)) from e
         return None if row is None else row[0]
 
     def put_place(self, place: str) -> None:

@@ -35,6 +35,7 @@ from forebay.protocol.listeners import (
     Listener,
     SecurityProtocol,
     authenticator_factory,
+    check_named_listeners,
     parse_listeners,
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
@@ -205,7 +206,7 @@ class ForebayServer:
         metrics = ServerMetrics(self.context, self.connections, self._injected.fs, data_dir)
         self._every(SAMPLE_SECONDS, metrics.sample)
         self._monitoring = Monitoring([metrics], self._hangs(), self._problems)
-        host, port = self._monitoring.start(settings.host, settings.ports)
+        host, port = self._monitoring.start(settings.host, settings.ports, settings.allowed_hosts)
         _LOGGER.info("metrics on http://%s:%d/metrics", host, port)
         return f"{host}:{port}"
 
@@ -608,11 +609,14 @@ def _with_port(listeners: str, port: int) -> str:
 
 def _bind_all(config: ServerConfig, bind: Callable[[Listener], socket.socket]) -> list[_Bound]:
     """Bind every listener of both roles; nothing stays bound when one of them fails."""
+    listeners = [
+        (role, each) for role in (ServerRole.COORDINATOR, ServerRole.TABLET) for each in _listeners(config, role)
+    ]
+    check_named_listeners([each for _, each in listeners], config.settings)
     bound: list[_Bound] = []
     try:
-        for role in (ServerRole.COORDINATOR, ServerRole.TABLET):
-            for listener in _listeners(config, role):
-                bound.append(_Bound(role, listener, [bind(listener)]))
+        for role, listener in listeners:
+            bound.append(_Bound(role, listener, [bind(listener)]))
     except BaseException:
         for each in bound:
             for sock in each.sockets:

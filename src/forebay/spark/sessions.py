@@ -120,7 +120,8 @@ def _side(
         from forebay.spark.sql.warehouse_side import WarehouseSide
 
         warehouse_context = LakeContext.of(spark, catalog, tuple(sorted(lake.items())))
-        warehouse_context.lake.list_databases()  # so that invalid options are reported here, not by the first query
+        if warehouse_context.lake.warehouse_exists():
+            warehouse_context.lake.list_databases()  # so that invalid options are reported here, not by the first query
         has_views = warehouse_context.lake.has_views and warehouse_context.jvm.has_class(RELATION_CATALOG)
         lake_side = WarehouseSide(warehouse_context, has_views)  # Spark has views of catalogs from 4.2 on
     if live_side is None or lake_side is None:

@@ -174,10 +174,6 @@ def _reported(
     """
     tiering = LakeTieringClient(connection)
     path = _offsets_path(tiering, info, newest)
-    _LOGGER.warning(
-        "table %s: the newest lake snapshot is %d, and the cluster knows %s; reporting it now",
-        info.path, newest.snapshot_id, recorded and recorded.snapshot_id,
-    )  # fmt: skip
     # Whether a union read may start there is not known; the round that follows commits a snapshot that says so.
     try:
         tiering.commit(
@@ -196,6 +192,10 @@ def _reported(
             "restored from an older copy, and the lake was not. Nothing was tiered. Restore the lake of the same time, "
             f"or roll its table back {before}, the newest that this server knows (docs/how-to/back-up.md)"
         ) from e
+    _LOGGER.warning(
+        "table %s: the newest lake snapshot is %d, and the cluster knew %s; it was reported",
+        info.path, newest.snapshot_id, recorded and recorded.snapshot_id,
+    )  # fmt: skip
     reported = newest_lake_snapshot(connection.admin, info)
     if reported is None:
         raise InternalError(f"the cluster does not know lake snapshot {newest.snapshot_id} of {info.path} that it took")

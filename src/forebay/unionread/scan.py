@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -189,6 +189,11 @@ class PinnedUnionScan(UnionScan):
 
     def __reduce__(self) -> tuple[object, ...]:
         raise UnsupportedOperation("a pinned scan stays in its process: send its splits, or a table snapshot")
+
+
+def union_scan(table: Table, as_of: Any = None) -> Scan:
+    """`table.scan(source="union", as_of=as_of)`, without a notice if the table has no lake."""
+    return UnionScan.create(table.connection, table.info, ScanRequest(as_of=as_of), "union")
 
 
 @dataclass(frozen=True)

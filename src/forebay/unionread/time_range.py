@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.base.quantity import moment_ms
+from forebay.client.admin.admin import Admin
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector, list_partitions
 from forebay.client.row_view import RowView
@@ -22,6 +24,9 @@ from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit, UnionSpl
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
+
+_CLOCK_SECONDS = 1.0
+"""How long the server's clock may take to go on by a millisecond: it may be set back meanwhile."""
 
 
 def plan_time_range(
@@ -55,30 +60,46 @@ def plan_time_range(
     splits: list[UnionSplit] = []
     stops: dict[TableBucket, int] = {}
     if buckets:
-        stops = list_offsets(cluster, info, buckets, LATEST)
-        starts = offsets_at(table, buckets, start_ms, stops)
-        ends = stops if end_ms is None else offsets_at(table, buckets, end_ms, stops)
+        starts = offsets_at(table, buckets, start_ms)
+        stops = offsets_now(table, buckets) if end_ms is None else offsets_at(table, buckets, end_ms)
         earliest = list_offsets(cluster, info, buckets, EARLIEST)
-        stops = ends
         for bucket in buckets:
-            start = max(starts[bucket], earliest[bucket])
-            if start >= ends[bucket]:
+            start, stop = max(starts[bucket], earliest[bucket]), stops[bucket]
+            if start >= stop:
                 continue
             if info.has_primary_key:
-                splits.append(LakeSnapshotAndLogSplit(bucket, (), start, ends[bucket]))
+                splits.append(LakeSnapshotAndLogSplit(bucket, (), start, stop))
             else:
-                splits.append(LogSplit(bucket, start, ends[bucket]))
+                splits.append(LogSplit(bucket, start, stop))
     reader = UnionReader(table.connection.settings, view, limit)
     return UnionPlan(reader, tuple(splits), stops, PlanFacts(partition_filter=partition_filter.predicate))
 
 
-def offsets_at(
-    table: Table, buckets: Sequence[TableBucket], time_ms: int, ends: dict[TableBucket, int]
-) -> dict[TableBucket, int]:
-    """Return the first offsets written at `time_ms` or later; `ends` for a future time."""
+def offsets_at(table: Table, buckets: Sequence[TableBucket], time_ms: int) -> dict[TableBucket, int]:
+    """Return the first offsets written at `time_ms` or later; for a time in the server's future, as `offsets_now`.
+
+    Of each transaction all rows are before them, or none.
+    """
     try:
         return list_offsets(table.connection.cluster, table.info, buckets, time_ms)
     except ForebayError as e:
         if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
             raise
-        return ends
+        return offsets_now(table, buckets)
+
+
+def offsets_now(table: Table, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
+    """Return the ends of the logs at one moment. Of each transaction all rows are before them, or none."""
+    connection = table.connection
+    try:
+        now_ms = moment_ms(Admin(connection).describe_server().now, "now")
+    except UnsupportedOperation:  # a Fluss cluster, which has no transactions
+        return list_offsets(connection.cluster, table.info, buckets, LATEST)
+    deadline = connection.clock.monotonic() + _CLOCK_SECONDS
+    while True:  # what is written in this very millisecond is to be there, too
+        try:
+            return list_offsets(connection.cluster, table.info, buckets, now_ms + 1)
+        except ForebayError as e:
+            if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION or connection.clock.monotonic() >= deadline:
+                raise
+        connection.clock.sleep(0.001)

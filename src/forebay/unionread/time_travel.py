@@ -14,9 +14,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.base.quantity import moment_ms
+from forebay.base.quantity import moment_at, moment_ms
 from forebay.client.admin.admin import Admin
-from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.results import LakeSnapshot
 from forebay.client.row_view import RowView
@@ -28,6 +28,7 @@ from forebay.unionread.expired import planner_of
 from forebay.unionread.open_lakes import lake_of
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_at_snapshot
+from forebay.unionread.time_range import offsets_at
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
@@ -116,6 +117,9 @@ def resolve(table: Table, as_of: AsOf, storage: LakeStorage | None = None) -> Re
     at_ms = moment_ms(as_of, "as_of")
     stops = _offsets_after(table, at_ms)
     base = None if source is None else _base(table, source, at_ms, stops)
+    if base is None and at_ms < table.info.created_ms:  # a table that was moved has a lake from before
+        created = moment_at(table.info.created_ms)
+        raise NotFound(f"table {table.path} did not exist as of {moment_at(at_ms)}: it was created at {created}")
     _check_log(table, at_ms, {} if base is None else base.log_offsets, stops)
     return ReadPoint(base, stops)
 
@@ -149,18 +153,13 @@ def _version(table: Table, source: LakeSource | None, as_of: AsOf) -> int | None
 
 def _offsets_after(table: Table, at_ms: int) -> dict[TableBucket, int]:
     """Return the first offset of each bucket that was written after `at_ms`."""
-    cluster, info = table.connection.cluster, table.info
     now = table.connection.clock.now_ms()
     if at_ms > now:
-        raise InvalidRequest(f"table {table.path} cannot be read as of {at_ms} ms since 1970: it is {now} ms now")
-    buckets = table.buckets()
-    ends = list_offsets(cluster, info, buckets, LATEST)
-    try:
-        return list_offsets(cluster, info, buckets, at_ms + 1)
-    except ForebayError as e:
-        if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
-            raise
-        return ends  # it is this very millisecond
+        raise InvalidRequest(
+            f"table {table.path} cannot be read as of {moment_at(at_ms)}: it is {moment_at(now)} now (a time without a "
+            "zone is in UTC)"
+        )
+    return offsets_at(table, table.buckets(), at_ms + 1)
 
 
 def _base(table: Table, source: LakeSource, at_ms: int, stops: Mapping[TableBucket, int]) -> LakeSnapshot | None:

@@ -31,8 +31,8 @@ from forebay.log.log_ends import LogEndEvidence, StoredMarks, read_log_ends
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
-from forebay.server.transactions.manager import TransactionState
 from forebay.server.transactions.stages import StageFiles
+from forebay.server.transactions.transaction import TransactionState
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import OnStep, Report, no_steps
 from forebay.verify.states import StateCheck

@@ -251,6 +251,8 @@ def test_partitions_are_created_listed_and_dropped(conn: Connection, make_table:
     table.create_partition({"day": "d1", "region": "eu"}, ignore_if_exists=True)
     assert {p.name for p in table.partitions()} == {"d1$eu", "d1$us", "d2$eu"}
     assert {p.name for p in table.partitions({"day": "d1"})} == {"d1$eu", "d1$us"}
+    assert [p.name for p in table.partitions({"region": "us", "day": "d1"})] == ["d1$us"]
+    assert table.partitions({"day": "d2", "region": "us"}) == []
     table.drop_partition({"day": "d1", "region": "us"})
     with pytest.raises(NotFound) as missing:
         table.drop_partition({"day": "d1", "region": "us"})

@@ -72,6 +72,8 @@ class Cluster:
         self.specs: list[dict[str, str]] = []
         self.errors: list[ForebayError] = []
         self.drops = False
+        self.listed: list[object] = []
+        """What was requested of each list of partitions: None is all."""
 
     def coordinator_call(self, _key: object, request: Any, _response: object, *, repeatable: bool) -> None:
         assert repeatable
@@ -98,7 +100,8 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def listing(cluster: Cluster, _path: TablePath, _partial: object = None) -> list[Any]:
+    def listing(cluster: Cluster, _path: TablePath, partial: object = None) -> list[Any]:
+        cluster.listed.append(partial)
         return [
             SimpleNamespace(name=name, partition_id=partition.partition_id, spec={"p": name})
             for name, partition in cluster.existing.items()
@@ -117,6 +120,17 @@ def test_partitions_that_are_missing_are_made_and_others_are_looked_up_once() ->
     cluster.existing.clear()  # known already: no request is sent
     assert router.for_writing(info(partitioned=True), ["x", "y"]) == found
     assert cluster.created == ["y"]
+
+
+def test_one_partition_is_looked_up_alone_however_many_there_are() -> None:
+    cluster = Cluster("x")
+    router = PartitionRouter(cast("Any", cluster))
+    router.for_writing(info(partitioned=True), ["y"])
+    router.existing(info(partitioned=True, keys=("p", "day")), ["x$1"])
+    assert cluster.listed == [{"p": "y"}, {"p": "x", "day": "1"}]
+    router.existing(info(partitioned=True, keys=("p", "day")), ["x$1$2"])  # which names no partition
+    router.for_writing(info(partitioned=True), ["a", "b"])
+    assert cluster.listed[2:] == [None, None]
 
 
 def test_the_name_of_a_partition_has_a_value_for_each_key() -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from dataclasses import replace
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -289,6 +290,7 @@ def test_casts_that_lose_nothing(array, t, expected):
         (pa.array([1.0, 2.0]), types.bigint(), "of type BIGINT, but the data has double .DOUBLE.; cast it yourself"),
         (pa.array([2**63], pa.uint64()), types.bigint(), "row 0: uint64 9223372036854775808 does not fit BIGINT"),
         (pa.array([1.0, 1e300]), types.float_(), "row 1: double .DOUBLE. 1e[+]300 does not fit FLOAT"),
+        (pa.array([2**24 + 1]), types.float_(), "16777217 does not fit FLOAT"),
         (pa.array([2**53 + 1]), types.double(), "row 0: int64 .BIGINT. 9007199254740993 does not fit DOUBLE"),
         (pa.array([1]), types.string(), "of type STRING, but the data has int64"),
         (pa.array([b"\xff"]), types.string(), "of type STRING, but the data has binary"),
@@ -296,16 +298,16 @@ def test_casts_that_lose_nothing(array, t, expected):
         (pa.array([b"ab", b"abc"]), types.binary(2), r"row 1: binary .BYTES. b'abc' does not fit BINARY\(2\)"),
         (pa.array([True]), types.int_(), "the data has bool"),
         (pa.array([1]), types.boolean(), "of type BOOLEAN, but the data has int64"),
-        (pa.array([1.5]), types.decimal(5, 2), r"of type DECIMAL\(5, 2\), but the data has double"),
-        (pa.array([Decimal("1.005")]), types.decimal(10, 2), r"row 0: .* 1.005 does not fit DECIMAL\(10, 2\)"),
+        (pa.array([999.999]), types.decimal(5, 2), r"row 0: double .DOUBLE. 999.999 does not fit DECIMAL\(5, 2\)"),
+        (pa.array([0.5, math.nan]), types.decimal(5, 2), "row 1: double .DOUBLE. nan does not fit DECIMAL"),
+        (pa.array([Decimal("1.005")]), types.decimal(10, 2), r"row 0: .* 1.005 does not fit DECIMAL.*; if it may"),
         (pa.array([Decimal("123456.1")]), types.decimal(5, 1), "does not fit DECIMAL"),
         (pa.array([10**9]), types.decimal(10, 2), "int64 .BIGINT. 1000000000 does not fit"),
         (pa.array([dt.datetime(2020, 1, 1, 5)]), types.date(), "does not fit DATE"),
         (pa.array([dt.datetime(2020, 1, 1)]), types.timestamp_ltz(6), "say which zone the values are in"),
         (pa.array([dt.datetime(2020, 1, 1, tzinfo=UTC)]), types.timestamp(6), "drop the time zone first"),
         (pa.array([dt.datetime(2020, 1, 1, tzinfo=UTC)]), types.date(), "of type DATE, but the data has timestamp"),
-        (pa.array([1_000, 1_500]).cast(pa.timestamp("us")), types.timestamp(3), "row 1: .* does not fit TIMESTAMP"),
-        (pa.array([1]).cast(pa.time64("ns")), types.time(6), "does not fit TIME"),
+        (pa.array([2**60]).cast(pa.timestamp("s")), types.timestamp(3), "row 0: .* does not fit TIMESTAMP"),
         (pa.array([[1, 2], [3, 400]]), types.array(types.tinyint()), "column 'c0.element', row 1: int64 .BIGINT. 400"),
         (pa.array([[1], [2, None]]), types.array(types.int_().not_null()), "'c0.element', row 1: is NOT NULL"),
         (
@@ -352,13 +354,17 @@ def test_casts_that_would_lose_something_are_refused(array, t, match):
         ({"id": None}, "'id' is NOT NULL, but 1 of 2 values are null, the first in row 1"),
         ({"tiny": 300}, "column 'tiny', row 1: 300 does not fit TINYINT"),
         ({"id": 1.0}, "'id', row 1: 1.0 .* give an int"), ({"id": True}, "give an int"), ({"id": "1"}, "give an int"),
-        ({"f": 1e300}, "range of 32-bit floats"), ({"f": "x"}, "give a float or int"),
+        ({"f": 1e300}, "range of 32-bit floats"), ({"f": 2**24 + 1}, "does not fit FLOAT"),
+        ({"f": 10**400}, "does not fit FLOAT"), ({"f": "x"}, "give a float or int"),
         ({"d": 2**60 + 1}, "does not fit DOUBLE"), ({"s": 1}, "give a str"), ({"bin": b"abc"}, "exactly 2 bytes"),
-        ({"by": "x"}, "give bytes"), ({"dec": Decimal("1.005")}, "does not fit DECIMAL"),
-        ({"dec": 0.5}, "give a decimal.Decimal or int"), ({"day": dt.datetime(2020, 1, 1)}, "datetime.date"),
+        ({"by": "x"}, "give bytes"), ({"dec": Decimal("1.005")}, "does not fit DECIMAL.*round it first"),
+        ({"dec": "1"}, "give a decimal.Decimal or int"), ({"dec": math.nan}, "give a finite number"),
+        ({"dec": 1e300}, "does not fit DECIMAL"), ({"dec": 99999999.999}, "does not fit DECIMAL"),
+        ({"id": Decimal("1.5")}, "does not fit INT"), ({"d": "1"}, "give a float or int"),
+        ({"day": dt.datetime(2020, 1, 1)}, "datetime.date"),
         ({"day": 5}, "datetime.date"), ({"tm": 5}, "datetime.time"), ({"flag": 1}, "True or False"),
         ({"ts": dt.datetime(2020, 1, 1, tzinfo=UTC)}, "without a time zone"),
-        ({"tz": dt.datetime(2020, 1, 1)}, "with a time zone"),
+        ({"tz": dt.datetime(2020, 1, 1)}, r"with a time zone, such as datetime.now\(datetime.UTC\); value.astimezone"),
         ({"a": [1, None]}, "column 'a.element', row 1: is NOT NULL"), ({"a": "ab"}, "'ab' .* does not fit ARRAY"),
         ({"a": [1, "x"]}, "column 'a.element', row 1: 'x'"), ({"m": [("a",)]}, "not a pair of key and value"),
         ({"m": {None: None}}, "column 'm.key', row 1: is NOT NULL"), ({"m": 5}, "does not fit MAP"),
@@ -369,6 +375,122 @@ def test_casts_that_would_lose_something_are_refused(array, t, match):
 def test_values_that_do_not_fit_are_refused_with_column_and_row(value, match):
     with pytest.raises(InvalidRequest, match=match):
         to_record_batches([ROW, {**ROW, **value}], WIDE)
+
+
+def test_digits_that_a_column_does_not_have_are_cut_off_downwards_and_floats_become_the_nearest_decimal():
+    """In all carriers alike: the clock has more digits than most columns, and 0.1 is no float."""
+    schema = Schema.of(
+        [
+            Column("tz", types.timestamp_ltz(3)), Column("ts", types.timestamp(0)), Column("tm", types.time(3)),
+            Column("dec", types.decimal(10, 2)), Column("d", types.double()), Column("n", types.int_()),
+        ]
+    )  # fmt: skip
+    rows = [
+        {
+            "tz": dt.datetime(2020, 1, 1, 0, 0, 0, 123_456, UTC), "ts": dt.datetime(1969, 12, 31, 23, 59, 59, 1),
+            "tm": dt.time(1, 2, 3, 4_999), "dec": 0.1 + 0.2, "d": Decimal("1.1"), "n": Decimal("3.0"),
+        },
+        {
+            "tz": dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC), "ts": dt.datetime(1970, 1, 1, 0, 0, 0, 999_999),
+            "tm": dt.time(0, 0, 0, 999), "dec": -2.675, "d": Decimal("-0.3"), "n": Decimal(-1),
+        },
+    ]  # fmt: skip
+    expected = [
+        {
+            "tz": dt.datetime(2020, 1, 1, 0, 0, 0, 123_000, UTC), "ts": dt.datetime(1969, 12, 31, 23, 59, 59),
+            "tm": dt.time(1, 2, 3, 4_000), "dec": Decimal("0.30"), "d": 1.1, "n": 3,
+        },
+        {
+            "tz": dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), "ts": dt.datetime(1970, 1, 1),
+            "tm": dt.time(0), "dec": Decimal("-2.67"), "d": -0.3, "n": -1,
+        },
+    ]  # fmt: skip
+    for data in (rows, pa.Table.from_pylist(rows), pd.DataFrame(rows)):
+        assert users(one(data, schema), schema).to_pylist() == expected
+    now = pd.DataFrame({"tz": [pd.Timestamp("2020-01-01 00:00:00.123456789", tz="Asia/Tokyo")]})
+    assert one(now, schema).column(0).to_pylist() == [dt.datetime(2019, 12, 31, 15, 0, 0, 123_000)]
+
+
+@settings(max_examples=examples(200))
+@given(st.floats(-1e7, 1e7), st.integers(0, 9))
+def test_a_float_becomes_the_same_decimal_as_a_value_and_as_an_array(value, scale):
+    t = types.decimal(18, scale)
+    as_array = column(pa.array([value]), t)
+    assert one([{"c0": value}], schema_of(t)).column(0).equals(as_array)
+    nearest = round(Fraction(value) * 10**scale)
+    assert int(as_array[0].as_py().scaleb(scale)) == nearest
+
+
+@settings(max_examples=examples(200))
+@given(st.decimals(-(10**15), 10**15, places=3))
+def test_a_decimal_becomes_the_nearest_float(value):
+    array = pa.array([value], pa.decimal128(20, 3))
+    assert column(array, types.double()).to_pylist() == [float(value)]
+    assert one([{"c0": value}], schema_of(types.double())).column(0).to_pylist() == [float(value)]
+
+
+def test_a_time_is_a_time_of_day_in_whole_milliseconds():
+    """Rows of Fluss and files of Paimon have no more: finer digits would be lost, and others read another time."""
+
+    def times(unit: str, *values: int | None) -> pa.Array:
+        return pa.array(values, pa.int32() if unit in ("s", "ms") else pa.int64()).cast(
+            pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+        )
+
+    day = 86_400_000
+    for t in (types.time(6), types.time(9), types.array(types.time(6)), types.row(types.field("x", types.time(6)))):
+        for value in (dt.time(1, 2, 3, 4), dt.time(0, 0, 0, 999)):
+            nested = [value] if t.element else {"x": value} if t.fields else value
+            for data in ([{"c0": None}, {"c0": nested}], pa.table({"c0": pa.array([None, nested])})):
+                with pytest.raises(InvalidRequest, match=r"column 'c0.*', row 1: .* does not fit TIME.*milliseconds"):
+                    to_record_batches(data, schema_of(t))
+    assert column(times("us", 1_000, None), types.time(6)).to_pylist() == [dt.time(0, 0, 0, 1_000), None]
+    assert column(times("us", 1_999), types.time(3)).to_pylist() == [dt.time(0, 0, 0, 1_000)]
+    for unit, ticks in (("s", 1), ("ms", 1_000), ("us", 10**6), ("ns", 10**9)):
+        most = day // 1_000 * ticks
+        whole = max(ticks // 1_000, 1)
+        for t in (types.time(0), types.time(3), types.time(6), types.time(9)):
+            assert len(column(times(unit, 0, None, most - whole), t)) == 3
+            for wrong in (most, -whole, most * 2):
+                match = rf"row 1: .* {wrong} {unit} does not fit TIME"
+                with pytest.raises(InvalidRequest, match=match):
+                    column(times(unit, 0, wrong), t)
+                if t is types.time(3) and unit == "ms":
+                    with pytest.raises(InvalidRequest, match=match):
+                        column(
+                            pa.array([[], [wrong]], pa.list_(pa.int32())).cast(pa.list_(pa.time32("ms"))),
+                            types.array(t),
+                        )
+
+
+def test_a_mistake_is_one_exception():
+    for data in ([{"id": 1, "tz": dt.datetime.now()}], pa.table({"id": [2**40]}), pd.DataFrame({"id": [1], "d": [1j]})):
+        with pytest.raises(InvalidRequest) as mistake:
+            to_record_batches(data, WIDE)
+        assert mistake.value.__cause__ is None
+        assert mistake.value.__suppress_context__
+
+
+def test_named_levels_of_an_index_are_columns():
+    schema = Schema.of([Column("id", types.bigint()), Column("day", types.date()), Column("s", types.string())])
+    frame = pd.DataFrame({"s": ["x", "y"]}, index=pd.Index([7, 8], name="id"))
+    assert one(frame, schema).column(0).to_pylist() == [7, 8]
+    assert list(frame.columns) == ["s"]
+    ranged = pd.DataFrame({"s": ["x"]}, index=pd.RangeIndex(3, 4, name="id"))
+    assert one(ranged, schema).column(0).to_pylist() == [3]
+    levels = pd.MultiIndex.from_tuples([(1, dt.date(2020, 1, 1), "q")], names=["id", "day", None])
+    assert one(pd.DataFrame({"s": ["x"]}, index=levels), schema).to_pylist() == [
+        {"id": 1, "day": dt.date(2020, 1, 1), "s": "x"}
+    ]
+    both = pd.DataFrame({"id": [1], "s": ["x"]}, index=pd.Index([9], name="id"))
+    assert one(both, schema).column(0).to_pylist() == [1]  # as in Arrow, the column has precedence
+    for kind in ("category", "Int64"):
+        typed = pd.DataFrame({"s": ["x"]}, index=pd.Index([7], name="id", dtype=kind))
+        assert one(typed, schema).column(0).to_pylist() == [7]
+    with pytest.raises(InvalidRequest, match=r"index of the DataFrame is named 'row', but .* reset_index\(drop=True\)"):
+        to_record_batches(frame.rename_axis("row"), schema)
+    with pytest.raises(InvalidRequest, match="named by strings, got"):
+        to_record_batches(frame.rename_axis(0), schema)
 
 
 def test_a_null_value_of_a_map_whose_values_are_not_null_is_refused():

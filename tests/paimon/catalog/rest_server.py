@@ -34,6 +34,7 @@ class RestServer:
     """
 
     def __init__(self, folder: Path, overrides: dict[str, str] | None = None, keep_alive: bool = False) -> None:
+        (folder / "served").mkdir(parents=True, exist_ok=True)
         self.lake = FileSystemCatalog(LocalFileIO(sync=False), str(folder / "served"))
         self.databases: dict[str, dict[str, str]] = {}
         self.views: dict[str, dict[str, Any]] = {}

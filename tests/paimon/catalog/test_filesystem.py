@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +256,75 @@ def test_a_table_lies_nowhere_but_in_the_warehouse(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperation, match="a Hive or REST catalog can place tables"):
         catalog.create_table("db.t", COLUMNS, options={"path": str(tmp_path / "elsewhere")})
     assert not catalog.table_exists("db.t")
+
+
+# ---- what is not there ----------------------------------------------------------------------------------------------
+
+
+def test_a_warehouse_that_does_not_exist_is_named_when_it_is_listed_and_created_with_its_first_database(
+    tmp_path: Path,
+) -> None:
+    catalog = Catalog.open(str(tmp_path / "typo"))
+    assert not catalog.warehouse_exists()
+    with pytest.raises(NotFound, match=r"there is no warehouse .*typo: correct its path, or create it with its first"):
+        catalog.list_databases()
+    with pytest.raises(NotFound, match=r"there is no database 'db' in .*typo, only no databases yet"):
+        catalog.list_tables("db")
+    catalog.create_database("db")
+    assert (catalog.list_databases(), catalog.warehouse_exists()) == (["db"], True)
+    (tmp_path / "empty").mkdir()
+    assert Catalog.open(str(tmp_path / "empty")).list_databases() == []
+
+
+def test_a_warehouse_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidRequest, match=r"the warehouse .*/file is a file"):
+        Catalog.open(str(tmp_path / "file"))
+
+
+def test_an_installation_without_the_extra_fails_where_a_catalog_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(UnsupportedOperation, match=r"pip install 'forebay\[paimon\]'"):
+        Catalog.open(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("db.ordres", r"there is no table 'db.ordres' in .*; did you mean 'db.orders'\?"),
+        ("dbb.orders", r"there is no table 'dbb.orders' in .*; there is no database 'dbb'; did you mean 'db'\?"),
+        ("db.Orders$branch_x", r"there is no table 'db.Orders\$branch_x' in .*; did you mean 'db.orders'\?"),
+        ("db.zzz", "there is no table 'db.zzz' in [^;]*$"),
+    ],
+)
+def test_a_misspelt_table_is_not_found_with_the_one_that_was_meant(
+    catalog: FileSystemCatalog, name: str, meant: str
+) -> None:
+    catalog.create_table("db.orders", COLUMNS)
+    with pytest.raises(NotFound, match=meant):
+        catalog.table(name)
+
+
+# ---- branches -------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_creates_renames_writes_and_deletes_its_branches(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.t", COLUMNS)
+    put(table, [{"id": 1}])
+    table.create_tag("start")
+    table.create_branch("dev", "start")
+    table.create_branch("dev", ignore_if_exists=True)
+    with pytest.raises(AlreadyExists, match="there is a branch 'dev' already"):
+        table.create_branch("dev")
+    table.create_branch("other")
+    table.rename_branch("other", "empty")
+    assert table.branches() == ["dev", "empty"]
+    table.delete_branch("empty")
+    put(catalog.table("db.t", branch="dev"), [{"id": 2}])
+    assert rows_of(table, ["id"]) == [(1,)]
+    table.fast_forward("dev")
+    assert sorted(rows_of(catalog.table("db.t"), ["id"])) == [(1,), (2,)]
+    with pytest.raises(NotFound, match="there is no branch 'nope'; branches are dev"):
+        table.delete_branch("nope")

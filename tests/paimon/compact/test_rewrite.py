@@ -365,8 +365,8 @@ def test_rows_of_kinds_that_the_table_ignores_are_not_even_written(catalog: File
     table = one_bucket(catalog, **{"merge-engine": "first-row", "ignore-delete": "true", "write-only": "false"})
     put(table, [{"id": i, "name": "n"} for i in range(4)], kinds=["+I", "-U", "+U", "-D"])
     assert rows_of(table, ["id"]) == [(0,), (2,)]
-    table.delete([{"id": 0}])
-    assert rows_of(table, ["id"]) == [(0,), (2,)]
+    with pytest.raises(UnsupportedOperation, match="first-row keeps rows"):
+        table.delete([{"id": 0}])
     other = {"merge-engine": "deduplicate", "ignore-delete": "false", "ignore-update-before": "true"}
     updates = table.with_options(other)
     put(updates, [{"id": 5, "name": "n"}, {"id": 5, "name": "n"}], kinds=["+I", "-U"])

@@ -46,6 +46,13 @@ FORMATS: dict[str, dict[str, Any]] = {
     "avro": {"options": {"file.format": "avro"}},
     "orc, keyed": {"primary_key": ["id"], "options": {"file.format": "orc", "bucket": "2"}},
     "avro, keyed": {"primary_key": ["id"], "options": {"file.format": "avro", "bucket": "2"}},
+    **{
+        f"{name}, thin": {
+            "primary_key": ["id", "text"],
+            "options": {"file.format": name, "bucket": "1", "data-file.thin-mode": "true"},
+        }
+        for name in ("orc", "avro")
+    },
     "formats by level": {"primary_key": ["id"], "options": {"file.format.per.level": "0:avro,5:orc", "bucket": "2"}},
     "uncompressed avro": {"options": {"file.format": "avro", "file.compression": "null"}},
     "file index": {

@@ -21,6 +21,7 @@ from forebay.paimon.io.arrow_file_io import ArrowFileIO
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.io.opening import open_file_io
+from tests.open_files import open_files
 from tests.paimon.failing import FailingFileIO, FailPoint, SimulatedCrash
 
 IMPLEMENTATIONS: dict[str, Callable[[], FileIO]] = {
@@ -209,10 +210,9 @@ def test_an_output_that_is_not_closed_well_leaves_nothing(tmp_path: Path) -> Non
             f.write(b"half")
             raise ValueError("stop")
 
-    before = _open_files()
     with pytest.raises(ValueError, match="stop"):
         fail()
-    assert _open_files() == before
+    assert not open_files(tmp_path)
     forgotten = io.open_output(str(tmp_path / "g"))
     forgotten.write(b"half")
     del forgotten
@@ -434,10 +434,6 @@ def test_only_durable_files_wait_for_the_disk(tmp_path: Path, monkeypatch: pytes
     assert len(synced) == 2, "the file, and the directory with its name"
 
 
-def _open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_names_and_contents_are_on_the_disk_before_they_are_relied_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,7 +451,7 @@ def test_names_and_contents_are_on_the_disk_before_they_are_relied_on(
         return found
 
     monkeypatch.setattr("forebay.paimon.io.local.os.fsync", note)
-    io, before = LocalFileIO(), _open_files()
+    io = LocalFileIO()
     io.make_directory(f"{tmp_path}/a/b")
     assert steps() == [(".", 0), ("a", 0)]
     io.write(f"{tmp_path}/a/f", b"123")
@@ -469,4 +465,4 @@ def test_names_and_contents_are_on_the_disk_before_they_are_relied_on(
     assert steps() == [("a/b", 0)]
     io.rename(f"{tmp_path}/a/b", f"{tmp_path}/c/d")
     assert steps() == [(".", 0), ("c", 0)]
-    assert _open_files() == before, "nothing stays open"
+    assert not open_files(tmp_path), "nothing stays open"

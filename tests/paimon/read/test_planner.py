@@ -13,8 +13,9 @@ from forebay.metadata.predicate import col
 from forebay.paimon.format.commit_message import DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
 from forebay.paimon.format.stats import ColumnStats, pack_stats
-from tests.paimon.lake import new_catalog, planned_files, put, rows_of
-from tests.paimon.read.commit_messages import at_level, deletion_vector, prepared
+from tests.paimon.lake import new_catalog, planned_files, put, rows_of, stream_of
+from tests.paimon.read.commit_messages import at_level, deletion_vector, in_format, postponed, prepared
+from tests.paimon.stream.model import drain
 
 COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float64())])
 
@@ -104,6 +105,52 @@ def test_where_compaction_looks_rows_up_the_lowest_row_above_level_0_holds_all_b
         message = prepared(table, pa.table({"id": [1], "x": [value]}))
         table.new_commit().commit([at_level(message, level) if level else message])
     assert rows_of(table) == [(1, x)]
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
+@pytest.mark.parametrize("levels", [(0, 0), (5, 0)])
+def test_files_without_key_columns_are_merged_whatever_their_format(
+    tmp_path: Path, file_format: str, levels: tuple[int, int]
+) -> None:
+    columns = pa.schema([("name", pa.string()), ("id", pa.int64()), ("x", pa.float64())])
+    table = new_catalog(tmp_path).create_table(
+        "db.t", columns, primary_key=["id", "name"], options={"bucket": "1", "data-file.thin-mode": "true"}
+    )
+    for x, level in zip((1.0, 2.0), levels, strict=True):
+        rows = pa.table({"name": ["a", "b"], "id": [1, int(x)], "x": [x, x]})
+        message = prepared(table, rows)
+        if file_format != "parquet":
+            message = in_format(table, message, file_format)
+        table.new_commit().commit([at_level(message, level) if level else message])
+    assert rows_of(table) == [("a", 1, 2.0), ("b", 1, 1.0), ("b", 2, 2.0)]
+    assert rows_of(table, ["x"]) == [(1.0,), (2.0,), (2.0,)]
+    assert rows_of(table, ["id"], col("id") == 1) == [(1,), (1,)]
+    assert table.lookup([(1, "a"), (2, "b"), (3, "c")])["x"].to_pylist() == [2.0, 2.0, None]
+    table.compact(full=True)
+    assert rows_of(table) == [("a", 1, 2.0), ("b", 1, 1.0), ("b", 2, 2.0)]
+
+
+@pytest.mark.parametrize("producer", ["none", "lookup"])
+def test_postponed_rows_are_hidden_until_they_are_compacted(tmp_path: Path, producer: str) -> None:
+    """Java writes them unsorted, with a key several times. A stream without a changelog reads them as written."""
+    options = {"bucket": "-2", "changelog-producer": producer}
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
+    data = pa.table({"id": [3, 1, 2, 1], "x": [3.0, 1.0, 2.0, 1.5]})
+    with table.lookup_table() as lookups:
+        table.new_commit().commit([postponed(table, data, [0, 0, 0, 2])])
+        assert (rows_of(table), table.scan().count(), planned_files(table)) == ([], 0, [])
+        assert rows_of(table.with_options({"incremental-between": "0,1"})) == []
+        assert lookups.lookup([1, 2], missing="drop").num_rows == 0  # from here on, it follows each commit
+        message = prepared(table.with_options({"bucket": "1"}), pa.table({"id": [1, 4], "x": [0.5, 4.0]}))
+        table.new_commit().commit([at_level(message, 5)])
+        table.new_commit().commit([postponed(table, data.slice(0, 1), [3])])
+        assert rows_of(table) == [(1, 0.5), (4, 4.0)]
+        assert lookups.refresh()
+        assert lookups.lookup([1, 2, 4], missing="drop")["x"].to_pylist() == [0.5, 4.0]
+    in_buckets = [("+I", (1, 0.5)), ("+I", (4, 4.0))]
+    written = [("+I", (3, 3.0)), ("+I", (1, 1.0)), ("+I", (2, 2.0)), ("+U", (1, 1.5)), ("-D", (3, 3.0))]
+    changes = drain(stream_of(table, follow=False))
+    assert changes == ([*written, *in_buckets] if producer == "none" else in_buckets)
 
 
 def test_an_upper_bound_of_floats_says_nothing_about_nan(tmp_path: Path) -> None:

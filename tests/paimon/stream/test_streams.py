@@ -585,3 +585,18 @@ def test_a_consumer_misses_nothing_while_others_write_compact_and_expire(catalog
     assert replayed == state_of(table)
     assert table.expire_snapshots().count >= 0
     assert len(table.context.snapshots.ids()) <= 2
+
+
+@pytest.mark.parametrize("mode", ["from-snapshot", "from-snapshot-full"])
+def test_a_start_that_no_next_commit_makes_is_refused_and_the_next_snapshot_is_waited_for(
+    catalog: FileSystemCatalog, mode: str
+) -> None:
+    table = keyed(catalog)
+    put(table, [{"id": 1}])
+    begin = {"scan.mode": mode, "scan.snapshot-id": "3"}
+    with pytest.raises(NotFound, match=r"'scan.snapshot-id' is 3, but the latest snapshot of .* is 1; 2 is the next"):
+        stream_of(table.with_options(begin), follow=False).poll()
+    stream = stream_of(table.with_options({**begin, "scan.snapshot-id": "2"}), ["id"], follow=False)
+    assert drain(stream) == []
+    put(table, [{"id": 2}])
+    assert len(drain(stream)) == (1 if mode == "from-snapshot" else 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from forebay.server.server import Injected
 from forebay.server.storage import replicas as replica_module
 from forebay.server.storage.replica import BucketReplica
 from tests.kv.memory_engine import MemoryEngine
+from tests.open_files import open_files
 from tests.patience import PATIENCE, until
 from tests.server.full_disk import met_by_the_write
 from tests.server.handlers.kv_scans import go_on, open_request, scan
@@ -88,15 +88,15 @@ def test_the_buckets_used_last_stay_open_and_the_others_open_again_on_demand(ben
     assert open_ids(bench) == {made[0], made[4]}
 
 
-def test_descriptors_do_not_grow_with_the_number_of_buckets(bench: Bench) -> None:
+def test_descriptors_do_not_grow_with_the_number_of_buckets(bench: Bench, tmp_path: Path) -> None:
     tables(bench)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_files(tmp_path))
     for number in range(20):
         table = bench.create(f"more{number}", KV_COLUMNS, ["id"])
         bench.put(table, kv_records([{"id": 1, "name": "x"}]))
         log = bench.create(f"log{number}", {"a": types.int_(), "s": types.string()})
         bench.append(log, log_records([1]))
-    assert len(os.listdir("/proc/self/fd")) <= before + 6
+    assert len(open_files(tmp_path)) <= before + 6
 
 
 def test_what_was_parked_is_there_after_a_stop_and_after_a_second_one(tmp_path: Path, engine: str) -> None:

@@ -20,6 +20,7 @@ from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest
 from forebay.base.threads import Future
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerRole, offered
+from forebay.protocol.connection import RequestReceived
 from forebay.protocol.frames import FrameDecoder, FrameType, encode_request
 from forebay.protocol.messages import parse
 from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, credential_verifier
@@ -36,7 +37,7 @@ from forebay.server.wire.rpc import RpcProtocol
 APIS = offered(ApiKey, ServerRole.TABLET)
 EXISTS = pb.DatabaseExistsRequest(database_name="shop").SerializeToString()
 APPEND = pb.ProduceLogRequest(acks=1, table_id=1, timeout_ms=1).SerializeToString()
-SIZE = 16 * len(EXISTS) + 8192
+SIZE = 3 * len(EXISTS) + 8192
 """What an open request without records counts for."""
 
 
@@ -323,7 +324,7 @@ async def test_a_large_request_is_counted_as_it_comes(work: Work) -> None:
     client.arrive(data[50_000:])
     await settle()
     assert len(work.calls) == 2
-    assert receiving.used == SIZE + len(body) + 8192
+    assert receiving.used == SIZE + len(body) + 8192 + 384  # of one bucket
     await work.finish(0, 1)
     assert receiving.used == 0
 
@@ -343,8 +344,11 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     await client.send((1, ApiKey.PRODUCE_LOG, APPEND))
     assert len(work.calls) == (0 if is_long else 2)
     assert client.wire.is_reading_now is not is_long
-    if is_long:  # counted as what it takes once it is parsed, and let in by its length
-        assert (client.connections.memory_pools.requests.used, client.limits.admission.inside) == (SIZE, len(EXISTS))
+    if is_long:  # counted as what it takes once it is parsed, and let in by that, too
+        assert (client.connections.memory_pools.requests.used, client.limits.admission.inside) == (
+            SIZE,
+            2 * len(EXISTS),
+        )
     client.may_parse.set()
     await settle()
     assert [call.is_long for call in work.calls][:1] == [is_long]
@@ -398,26 +402,25 @@ async def test_nothing_overtakes_a_write_of_very_many_buckets(
     assert client.answers() == [(0, None), (1, None)]
 
 
-@pytest.mark.parametrize(("entries_max", "refused"), [(3, False), (2, True)])
+EMPTY_PATHS = b"\x0a\x00"
+
+
+@pytest.mark.parametrize(("key", "body"), [(ApiKey.PRODUCE_LOG, appends(8)), (ApiKey.GET_METADATA, EMPTY_PATHS * 8)])
+@pytest.mark.parametrize(("items_max", "refused"), [(4, False), (3, True)])
 @in_loop
-async def test_a_write_with_too_many_entries_is_refused_before_it_is_parsed(
-    work: Work, monkeypatch: pytest.MonkeyPatch, entries_max: int, refused: bool
+async def test_a_request_with_too_many_entries_is_refused_before_it_is_parsed(
+    work: Work, monkeypatch: pytest.MonkeyPatch, items_max: int, refused: bool, key: ApiKey, body: bytes
 ) -> None:
-    monkeypatch.setattr(rpc, "_PARSED_APART_BYTES", 1)
-    body = appends(3)
-    for apart_from, is_apart in ((2, True), (100, False)):
-        monkeypatch.setattr(rpc, "_PARSED_APART_ENTRIES", apart_from)
-        work.calls.clear()
-        work.futures.clear()
-        client = Client().connect()
-        client.limits.items_max = entries_max + 3  # acks, table and time-out are entries, too
-        await client.send((0, ApiKey.PRODUCE_LOG, body))
-        if refused and is_apart:
-            assert (client.answers(), work.calls) == ([(0, ErrorCode.BUCKET_MAX_NUM_EXCEPTION)], [])
-            continue
-        await work.finish(0)
-        assert client.answers() == [(0, None)]
-        assert client.limits.admission.inside == 0
+    monkeypatch.setattr(rpc, "_COUNTED_BYTES", 1)
+    monkeypatch.setattr(rpc, "_PARSED_APART_ENTRIES", 2)
+    parsed = []
+    monkeypatch.setattr(RequestReceived, "parse_split", lambda *_: parsed.append(1))
+    client = Client().connect()
+    client.limits.items_max = items_max
+    await client.send((0, key, body))
+    assert bool(parsed) is not refused
+    assert (client.answers()[0][1] == ErrorCode.BUCKET_MAX_NUM_EXCEPTION) is refused
+    assert client.limits.admission.inside == 0
 
 
 # ---- answers that may be large --------------------------------------------------------------------------------------

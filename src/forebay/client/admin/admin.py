@@ -138,8 +138,11 @@ class ClusterAdmin:
         self._change(ApiKey.ABORT_TRANSACTION, request, pb.AbortTransactionResponse, safe=True)
 
     def committed_version(self, application: str) -> int | None:
-        """The version of an application that was committed last; None if there is none, or it was forgotten."""
-        committed = [each.version for each in self.transactions(application) if each.state == "committed"]
+        """The version of an application that was committed last; None if there is none, or it was forgotten.
+
+        Readers may see rows of a version from its decision on, and nothing undoes it, so it counts from then on.
+        """
+        committed = [each.version for each in self.transactions(application) if each.state in ("decided", "committed")]
         return max(committed, default=None)
 
     # ---- settings ---------------------------------------------------------------------------------------------------

@@ -55,6 +55,14 @@ _SCHEMAS_MAX = 1024
 _WITHOUT_ANSWER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
 
 
+def connection_closed() -> Unavailable:
+    """The error of every operation of a connection that its user has closed. It is never retried."""
+    return Unavailable(
+        "this connection is closed; open another one with forebay.connect()",
+        ErrorCode.CLIENT_ERROR,  # those of the network are retried
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Partition:
     """A partition as routing needs it."""
@@ -162,7 +170,7 @@ class ClusterClient:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("this connection is closed; open another one with forebay.connect()")
+            raise connection_closed()
 
     def close(self) -> None:
         """Close all channels. In-flight calls fail. Nothing can be sent afterwards."""

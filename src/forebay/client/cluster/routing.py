@@ -38,7 +38,7 @@ class PartitionRouter:
             if not missing:
                 return partitions
             with self._lock:
-                existing = {partition.name for partition in list_partitions(self._cluster, info.path)}
+                existing = self._on_servers(info, missing)
                 for name in missing:
                     if name not in existing:
                         self._create(info, name)
@@ -53,12 +53,23 @@ class PartitionRouter:
         partitions = self._cached(info, names)
         missing = [name for name in names if name not in partitions]
         if missing:
-            existing = {partition.name for partition in list_partitions(self._cluster, info.path)}
+            existing = self._on_servers(info, missing)
             names_on_server = [name for name in missing if name in existing]
             if names_on_server:
                 self._learn(info, names_on_server)
                 partitions = self._cached(info, names)
         return partitions
+
+    def _on_servers(self, info: TableInfo, names: Sequence[str]) -> set[str]:
+        """The names of the partitions that exist, of these and perhaps of others.
+
+        One is requested alone: writers create partitions one by one, and a list of all would cost more with each.
+        """
+        keys = info.descriptor.partition_keys
+        values = None
+        if len(names) == 1 and (len(keys) == 1 or names[0].count("$") == len(keys) - 1):
+            values = _spec(info, names[0])
+        return {partition.name for partition in list_partitions(self._cluster, info.path, values)}
 
     def _cached(self, info: TableInfo, names: Sequence[str]) -> dict[str, Partition]:
         partitions = self._cluster.view.partitions
@@ -72,11 +83,9 @@ class PartitionRouter:
                 "('client.writer.dynamic-create-partition.enabled' is false)",
                 ErrorCode.PARTITION_NOT_EXISTS,
             )
-        keys = info.descriptor.partition_keys
-        values = name.split("$") if len(keys) > 1 else [name]
         request = pb.CreatePartitionRequest(
             table_path=table_path_to_pb(info.path),
-            partition_spec=partition_spec_to_pb(zip(keys, values, strict=True)),
+            partition_spec=partition_spec_to_pb(_spec(info, name).items()),
             ignore_if_not_exists=True,  # the field's name in Fluss; "if exists" is what it means
         )
         self._cluster.coordinator_call(ApiKey.CREATE_PARTITION, request, pb.CreatePartitionResponse, repeatable=True)
@@ -94,6 +103,12 @@ class PartitionRouter:
                 raise
 
         self._cluster.retrying(attempt, stale=lambda: None)
+
+
+def _spec(info: TableInfo, name: str) -> dict[str, str]:
+    """The value of each partition key, as text, of the partition with this name."""
+    keys = info.descriptor.partition_keys
+    return dict(zip(keys, name.split("$") if len(keys) > 1 else [name], strict=True))
 
 
 class BucketChooser:

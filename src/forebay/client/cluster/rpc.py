@@ -304,6 +304,9 @@ class Channel:
         except BaseException as e:
             if call.span is not None:
                 self.end_span(call, e)
+            if not isinstance(e, Exception) and self.abandon(call):
+                # Interrupted, perhaps in the middle of a frame: what follows would not be understood.
+                self.close(Unavailable(f"sending {api_key.name} to {self.address} was interrupted"))
             raise
 
     def _begin_span(self, tracing: Tracing, call: Call, traces: tuple[Any, ...]) -> bytes:

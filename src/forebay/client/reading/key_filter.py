@@ -33,7 +33,8 @@ from forebay.client.reading.key_check import may_fix_keys
 from forebay.client.row_view import RowView
 from forebay.client.writing.encode import KeyRouter
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.casting.literals import is_floating, to_array
+from forebay.codec.casting.literals import is_floating
+from forebay.codec.casting.value_arrays import array_of_column_values
 from forebay.codec.filters import BoundLeaf, BoundPredicate, bound_conjuncts, columns_of, mask
 from forebay.codec.rows.buckets import bucket_ids, rust_bucket_ids
 from forebay.codec.rows.keys import bucket_key_encoder
@@ -233,7 +234,7 @@ def _rows_of(boxes: Sequence[_Box], columns: Sequence[Column]) -> pa.RecordBatch
         rows = [row for row in rows if all(n is None or len(v) == n for v, n in zip(row, sizes))]
     schema = storage_schema(columns)
     try:
-        arrays = [to_array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
+        arrays = [array_of_column_values([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
     except (pa.ArrowException, OverflowError, UnicodeError):
         return None  # a value that no row can have: half of a surrogate pair, for instance
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -33,8 +33,9 @@ in forebay.client.writing.writer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 from forebay.api.results import WriteResult
@@ -379,10 +380,9 @@ class Accumulator:
         self._queues: dict[TableBucket, deque[Batch]] = {}
         self._homes: dict[tuple[int, int, str], TableBucket] = {}
         """By `Batch.home`: the bucket where its batches are queued or in flight, so that they stay in order."""
-        self._in_flight: dict[TableBucket, int] = {}
+        self._in_flight: dict[TableBucket, list[Batch]] = {}
         self._throttled: dict[TableBucket, float] = {}
         self._used = 0
-        self._unfinished = 0
         self.counters = counters or WriteCounters()
         self._closed: ForebayError | None = None
 
@@ -394,7 +394,16 @@ class Accumulator:
     @property
     def unfinished(self) -> int:
         """The number of unfinished batches."""
-        return self._unfinished
+        return sum(1 for _ in self._all())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all batches are finished."""
+        return next(self._all(), None) is None
+
+    def _all(self) -> Iterator[Batch]:
+        """The unfinished batches: queued or in flight."""
+        return chain(*self._queues.values(), *self._in_flight.values())
 
     # ---- writers' side ----------------------------------------------------------------------------------------------
 
@@ -409,13 +418,20 @@ class Accumulator:
                 self._wait_for_memory(batch)
             if self._closed is not None:
                 raise self._closed
-            self._used += batch.size
-            self._unfinished += 1
             batch.added_at = self._clock.monotonic()
-            batch.tracker.begun(batch)
             self._keep_in_order(batch)
-            self._queues.setdefault(batch.bucket, deque()).append(batch)
-            self.changed.notify_all()
+            queue = self._queues.setdefault(batch.bucket, deque())
+            try:
+                # First: Ctrl-C may arrive between any two steps, and a batch that was counted but is not queued would
+                # be waited for forever.
+                queue.append(batch)
+                batch.tracker.begun(batch)
+                self._used += batch.size
+            except BaseException:
+                self._used = sum(each.size for each in self._all())
+                raise
+            finally:
+                self.changed.notify_all()
 
     def _keep_in_order(self, batch: Batch) -> None:
         """Queue a batch behind the unfinished ones of its partition's name, which may still have the old id.
@@ -498,11 +514,11 @@ class Accumulator:
             if self.idempotence.writer_id == NO_WRITER_ID and batch.sequence == NO_SEQUENCE:
                 return False
             return self.idempotence.may_send(batch)
-        return self._in_flight.get(batch.bucket, 0) < self._in_flight_max
+        return len(self._in_flight.get(batch.bucket, ())) < self._in_flight_max
 
     def _begin(self, batch: Batch) -> None:
         batch.attempts += 1
-        self._in_flight[batch.bucket] = self._in_flight.get(batch.bucket, 0) + 1
+        self._in_flight.setdefault(batch.bucket, []).append(batch)
         if self.idempotence is not None:
             self.idempotence.begin(batch)
 
@@ -632,15 +648,14 @@ class Accumulator:
             self.changed.notify_all()
 
     def _sent_one_less(self, batch: Batch) -> None:
-        left = self._in_flight.get(batch.bucket, 0) - 1
-        if left > 0:
-            self._in_flight[batch.bucket] = left
-        else:
+        sent = self._in_flight.get(batch.bucket, [])
+        if batch in sent:
+            sent.remove(batch)
+        if not sent:
             self._in_flight.pop(batch.bucket, None)
 
     def _end(self, batch: Batch) -> None:
         self._used -= batch.size
-        self._unfinished -= 1
         queue = self._queues.get(batch.bucket)
         if queue is not None and not queue and batch.bucket not in self._in_flight:
             del self._queues[batch.bucket]

@@ -37,7 +37,7 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.base.retrying import NOTICE_SECONDS, BackOff, may_repeat
-from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.cluster import ClusterClient, connection_closed
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.cluster.routing import BucketChooser, PartitionRouter
 from forebay.client.cluster.rpc import Call
@@ -116,6 +116,7 @@ class Sender:
         )
         self.partitions = PartitionRouter(cluster)
         self.choose_bucket = BucketChooser(cluster, settings["client.writer.bucket.no-key-assigner"])
+        self._delivery_seconds: float = settings["client.writer.delivery-timeout"]
         self._acks: int = settings["client.writer.acks"]
         self._request_bytes_max: int = settings["client.writer.request-max-size"]
         self._retries: int = settings["client.writer.retries"]
@@ -178,7 +179,7 @@ class Sender:
                 self.submit(info, target, pieces, tracker)
                 if tracker.error is not None:
                     break
-        except BaseException:
+        except Exception:
             # What was queued before the invalid row is in flight; wait for its outcome before raising the error.
             tracker.wait(self.cluster.request_seconds)
             raise
@@ -213,8 +214,8 @@ class Sender:
         """Queue a batch; with `wait`, block until there is memory. Raises as `Accumulator.add` does."""
         if self.cluster.tracing is not None:
             batch.trace = self.cluster.tracing.current(), self.cluster.tracing.now_ns()
+        self._start()  # before: a batch that is queued has a thread that sends it, even if this is interrupted
         self.accumulator.add(batch, wait)
-        self._start()
 
     def watch(self, writer: Lingering) -> None:
         """Register a buffered writer with the sender."""
@@ -235,25 +236,34 @@ class Sender:
         if self._thread is None:
             with self.accumulator.lock:
                 if self._thread is None and not self._stopping:
-                    self._thread = threads.thread(self._run, name="forebay-sender")
-                    self._thread.start()
+                    thread = threads.thread(self._run_if_started, name="forebay-sender")
+                    thread.start()
+                    self._thread = thread
 
     def close(self, timeout: float | None) -> ForebayError | None:
-        """Let all writers finish, wait for all batches, then stop. Returns the first unreported error."""
+        """Let all writers finish, wait for all batches, then stop. Returns the first unreported error.
+
+        `timeout` is in seconds; None: as long as a batch may take (`client.writer.delivery-timeout`, and one request).
+        """
         clock = self.cluster.clock
-        deadline = None if timeout is None else clock.monotonic() + timeout
+        deadline = clock.monotonic() + (self._delivery_seconds + self._answer_seconds if timeout is None else timeout)
         errors = []
-        with self.accumulator.lock:
-            writers = list(self._lingering)
-        for writer in writers:
-            left = None if deadline is None else max(deadline - clock.monotonic(), 0.0)
-            error = writer.finish(left)
-            if error is not None:
-                errors.append(error)
-        with self.accumulator.changed:
-            left = None if deadline is None else max(deadline - clock.monotonic(), 0.0)
-            self.accumulator.changed.wait_for(lambda: self.accumulator.unfinished == 0, left)
-        self.stop()
+
+        def left() -> float:
+            return min(max(deadline - clock.monotonic(), 0.0), threads.FOREVER)
+
+        try:
+            with self.accumulator.lock:
+                writers = list(self._lingering)
+            for writer in writers:
+                error = writer.finish(left())
+                if error is not None:
+                    errors.append(error)
+            with self.accumulator.changed:
+                self.accumulator.changed.notify_all()  # of a batch whose writer was interrupted before it did
+                self.accumulator.changed.wait_for(lambda: self.accumulator.is_empty, left())
+        finally:
+            self.stop()
         return errors[0] if errors else None
 
     def stop(self, join: bool = True) -> None:
@@ -261,12 +271,18 @@ class Sender:
         closed = Unavailable("the connection was closed before the batch was acknowledged")
         with self.accumulator.lock:
             self._stopping = True
-            self.accumulator.close(Unavailable("this connection is closed; open another one with forebay.connect()"))
+            self.accumulator.close(connection_closed())
             self.accumulator.fail_queued(self.accumulator.queued(lambda _: True), closed)
         if join and self._thread is not None and self._thread is not threads.current_thread():
             self._thread.join(_STOP_SECONDS)
 
     # ---- the thread -------------------------------------------------------------------------------------------------
+
+    def _run_if_started(self) -> None:
+        with self.accumulator.lock:
+            is_started = self._thread is threads.current_thread()
+        if is_started:  # otherwise its start was interrupted, and the next batch starts another one
+            self._run()
 
     def _run(self) -> None:
         while not self._stopping:

@@ -161,9 +161,6 @@ class TableWriter:
     def _add_dict(self, segment: _Segment, row: Mapping[str, Any]) -> None:
         names = segment.names if segment.names is not None else self._encoder.info.schema.names
         unknown = [name for name in row if name not in names]
-        if not segment.rows:
-            # Python values make pyarrow import pandas, which is no longer possible when the process exits.
-            pa.array([])
         schema = self._encoder.info.schema
         left_out = next((name for name in unknown if name in schema.names), None)
         if left_out is not None:

@@ -132,16 +132,24 @@ def from_arrow_type(t: pa.DataType) -> DataType:
     if pa.types.is_timestamp(t):
         make = types.timestamp if t.tz is None else types.timestamp_ltz
         return make(_UNIT_PRECISION[t.unit])
-    if pa.types.is_dictionary(t):
+    if pa.types.is_dictionary(t) or pa.types.is_run_end_encoded(t):
         return from_arrow_type(t.value_type)
+    if isinstance(t, pa.BaseExtensionType):
+        return types.boolean() if t.extension_name == "arrow.bool8" else from_arrow_type(t.storage_type)
     if pa.types.is_map(t):
         return types.map_(from_arrow_type(t.key_type), _from_arrow_field(t.item_field))
-    if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t):
+    if is_list(t):
         return types.array(_from_arrow_field(t.value_field))
     if pa.types.is_struct(t):
         fields = [t.field(i) for i in range(t.num_fields)]
         return types.row(*(types.field(f.name, _from_arrow_field(f)) for f in fields))
     raise InvalidRequest(f"Arrow type {t} has no Fluss type; cast the column first")
+
+
+def is_list(t: pa.DataType) -> bool:
+    """Whether values of this type are lists, in any of Arrow's layouts."""
+    is_view = pa.types.is_list_view(t) or pa.types.is_large_list_view(t)
+    return bool(is_view or pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t))
 
 
 def sql_name(t: pa.DataType) -> str:

@@ -1,9 +1,14 @@
 """Casts one Arrow array, or a list of Python values, to the array that a column of a table stores.
 
-Only casts that lose nothing: integers into integers that hold them, text and bytes in any Arrow encoding, timestamps
-and times into units that hold them, decimals without rounding. A timestamp with a zone fits TIMESTAMP_LTZ, one
-without fits TIMESTAMP, never the other way. One concession: DOUBLE values are rounded to the nearest FLOAT, because
-Python and pandas know no other floats.
+Casts lose nothing: integers into integers that hold them, text and bytes in any Arrow encoding, timestamps and times
+into units that hold them. A timestamp with a zone fits TIMESTAMP_LTZ, one without fits TIMESTAMP, never the other way.
+Three concessions, as in Arrow, Spark and Flink:
+
+* Floats are rounded to the nearest FLOAT, and to the nearest DECIMAL of the column's scale (half to even): most decimal
+  fractions have no exact float. Decimals become the nearest float. Decimals into DECIMAL are never rounded.
+* Times and timestamps lose the digits beyond those of the column, downwards: clocks have more than most columns. Digits
+  that the column has but storage has not are an error (`time_fits`).
+* Decimals become integers if they are whole: sums in DuckDB are DECIMAL(38, 0).
 
 A column is named by its path: `address.city`, `tags.element`, `attributes.value`.
 """
@@ -19,7 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow.arrow_types import arrow_name, arrow_type
+from forebay.codec.arrow.arrow_types import arrow_name, arrow_type, is_list, time_unit
+from forebay.codec.casting.encodings import decoded, without_view
+from forebay.codec.casting.literals import TICKS_PER_SECOND
 from forebay.metadata.types import DataType, TypeRoot, child, walk
 
 INTEGER_TYPES = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT)
@@ -48,25 +55,17 @@ def cast_array(array: pa.Array, t: DataType, path: str) -> pa.Array:
     Raises `InvalidRequest` for a type that never fits, and `CastError` for a value that does not, or a null in a part
     that is NOT NULL. Nulls of the column itself are the caller's to check.
     """
+    given = array.type
     array = decoded(array)
     target = arrow_type(t)
     if _is.is_null(array.type):
         return pa.nulls(len(array), target)
-    is_there = array.type.equals(target) and not has_ltz(t)  # stored without its zone, which user data may have
+    is_there = array.type.equals(target) and is_stored_as_given(t)
     if t.is_nested:
         if is_there and not may_break_not_null(array, t):
             return array
         return _NESTED[t.root](array, t, path)
-    return array if is_there else _cast_scalar(array, t, target, path)
-
-
-def decoded(array: pa.Array) -> pa.Array:
-    """`array` without an encoding (dictionary, run ends, extension type) around its values."""
-    if isinstance(array, pa.ExtensionArray):
-        return decoded(array.storage)
-    if _is.is_dictionary(array.type):
-        return decoded(array.dictionary_decode())
-    return decoded(pc.run_end_decode(array)) if _is.is_run_end_encoded(array.type) else array
+    return array if is_there else _cast_scalar(array, t, target, path, given)
 
 
 def _is_text(t: pa.DataType) -> bool:
@@ -80,9 +79,9 @@ def _is_bytes(t: pa.DataType) -> bool:
 def _accepts(t: DataType, source: pa.DataType) -> bool:
     """Whether arrays of type `source` may hold values for columns of type `t`."""
     if t.root in INTEGER_TYPES:
-        return bool(_is.is_integer(source))
-    if t.root in FLOAT_TYPES:
-        return bool(_is.is_floating(source) or _is.is_integer(source))
+        return bool(_is.is_integer(source) or _is.is_decimal(source))
+    if t.root in FLOAT_TYPES or t.root is TypeRoot.DECIMAL:
+        return bool(_is.is_floating(source) or _is.is_integer(source) or _is.is_decimal(source))
     if t.root in _TEXTS:
         return _is_text(source)
     if t.root in _BYTES:
@@ -90,8 +89,6 @@ def _accepts(t: DataType, source: pa.DataType) -> bool:
     match t.root:
         case TypeRoot.BOOLEAN:
             return bool(_is.is_boolean(source))
-        case TypeRoot.DECIMAL:
-            return bool(_is.is_decimal(source) or _is.is_integer(source))
         case TypeRoot.DATE:
             return bool(_is.is_date(source) or (_is.is_timestamp(source) and source.tz is None))
         case TypeRoot.TIME:
@@ -115,9 +112,12 @@ def wrong_type(path: str, data_type: pa.DataType, t: DataType, hint: str = "") -
     return InvalidRequest(f"column '{path}' is of type {t}, but the data has {arrow_name(data_type)}{hint}")
 
 
-def _cast_scalar(array: pa.Array, t: DataType, target: pa.DataType, path: str) -> pa.Array:
+_ROUND = "; if it may be rounded, do that first (pyarrow.compute.round, polars round, Decimal.quantize)"
+
+
+def _cast_scalar(array: pa.Array, t: DataType, target: pa.DataType, path: str, given: pa.DataType) -> pa.Array:
     if not _accepts(t, array.type):
-        raise wrong_type(path, array.type, t, _hint(t, array.type))
+        raise wrong_type(path, given, t, _hint(t, array.type))
 
     def convert(part: pa.Array) -> pa.Array:
         return _convert(part, t, target)
@@ -126,7 +126,21 @@ def _cast_scalar(array: pa.Array, t: DataType, target: pa.DataType, path: str) -
         return convert(array)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         index = first_failure(array, convert)
-        raise CastError(path, f"{arrow_name(array.type)} {array[index]} does not fit {t}", index) from e
+        hint = TIME_RANGE if t.root is TypeRoot.TIME else ""
+        if t.root is TypeRoot.DECIMAL and _is.is_decimal(array.type):
+            hint = _ROUND
+        raise CastError(path, f"{arrow_name(array.type)} {shown(array[index])} does not fit {t}{hint}", index) from e
+
+
+def shown(value: pa.Scalar) -> str:
+    """`value` for a message; a time or timestamp that Python's types cannot express as a number with its unit."""
+    t = value.type
+    if _is.is_time(t) and not 0 <= value.value < 86_400 * TICKS_PER_SECOND[t.unit]:  # Python would show another time
+        return f"{value.value} {t.unit}"
+    try:
+        return str(value)
+    except (OverflowError, ValueError):
+        return f"{value.value} {t.unit}"
 
 
 def first_failure(array: pa.Array, convert: Callable[[pa.Array], Any]) -> int:
@@ -143,10 +157,12 @@ def first_failure(array: pa.Array, convert: Callable[[pa.Array], Any]) -> int:
 
 
 def _convert(array: pa.Array, t: DataType, target: pa.DataType) -> pa.Array:
-    """Cast without loss, or raise pa.ArrowInvalid. Arrow's own safe casts are not safe everywhere."""
+    """Cast as the module says, or raise pa.ArrowInvalid. Arrow's own safe casts are not safe everywhere."""
     source = array.type
-    if t.root is TypeRoot.DECIMAL and _is.is_integer(source):
-        return array.cast(pa.decimal128(38, t.scale)).cast(target)
+    if t.root is TypeRoot.DECIMAL:
+        return _to_decimal(array, t, target)
+    if _is.is_decimal(source):
+        array = _from_decimal(array, t)
     if t.root is TypeRoot.FLOAT:
         result = array.cast(target)
         if pc.any(pc.not_equal(pc.is_finite(array), pc.is_finite(result))).as_py():
@@ -158,17 +174,78 @@ def _convert(array: pa.Array, t: DataType, target: pa.DataType) -> pa.Array:
             raise pa.ArrowInvalid("not midnight")
         return result
     if t.root is TypeRoot.TIMESTAMP_LTZ:
-        return array.cast(pa.timestamp(target.unit, source.tz)).view(target)
+        return in_unit(array, pa.timestamp(target.unit, source.tz)).view(target)
+    if t.root is TypeRoot.TIME:
+        return require_times(in_unit(array, target), t)
+    if t.root is TypeRoot.TIMESTAMP:
+        return in_unit(array, target)
     if _is.is_string_view(source) or _is.is_binary_view(source):
-        return _without_view(array, target)
+        return without_view(array, target)
     return array.cast(target)
 
 
-def _without_view(array: pa.Array, target: pa.DataType) -> pa.Array:
-    try:
+def _to_decimal(array: pa.Array, t: DataType, target: pa.DataType) -> pa.Array:
+    if _is.is_integer(array.type):
+        array = array.cast(pa.decimal128(38, t.scale))
+    elif _is.is_floating(array.type):
+        array = array.cast(pa.float64())
+    return array.cast(target)
+
+
+def _from_decimal(array: pa.Array, t: DataType) -> pa.Array:
+    """Decimals as integers, which must be equal, or as the nearest floats."""
+    if t.root in INTEGER_TYPES:
+        return array.cast(pa.decimal128(38, array.type.scale)).cast(pa.int64())  # of decimal32 Arrow takes few values
+    return array.cast(pa.string()).cast(pa.float64())  # Arrow's own cast does not find the nearest
+
+
+TIME_RANGE = (
+    "; a TIME is a time of day below 24:00 in whole milliseconds, which is what Fluss and Paimon store of each TIME(p) "
+    "(a column of type TIME(3) cuts off further digits)"
+)
+"""What a TIME may be, for messages."""
+
+
+def time_fits(ticks: int, t: DataType) -> bool:
+    """Whether a TIME column of type `t` may have this value, in the unit of its storage type.
+
+    Rows of Fluss, and all files of Paimon, store milliseconds, whatever the precision is.
+    """
+    return 0 <= ticks < _ticks_of_day(t) and ticks * 1_000 % TICKS_PER_SECOND[time_unit(t.precision)] == 0
+
+
+def require_times(array: pa.Array, t: DataType) -> pa.Array:
+    """`array`, of the storage type of the TIME `t`. Raises `pa.ArrowInvalid` if a value is not as `time_fits` says."""
+    numbers = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
+    extremes = pc.min_max(numbers)
+    if extremes["min"].is_valid and not all(0 <= extremes[end].as_py() < _ticks_of_day(t) for end in ("min", "max")):
+        raise pa.ArrowInvalid("not a time of day")
+    coarse = array.cast(pa.time32("ms"), safe=False) if pa.types.is_time64(array.type) else array
+    if pc.any(pc.not_equal(coarse.cast(array.type), array)).as_py():
+        raise pa.ArrowInvalid("not whole milliseconds")
+    return array
+
+
+def _ticks_of_day(t: DataType) -> int:
+    return 86_400 * TICKS_PER_SECOND[time_unit(t.precision)]
+
+
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+
+def in_unit(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Times or timestamps as `target`, which may have another unit. Digits that a coarser one lacks are cut off.
+
+    They are cut off as from the text of a timestamp, and as Java does: downwards. Arrow cuts towards 1970, which is
+    upwards for what was before.
+    """
+    if _DIGITS[array.type.unit] <= _DIGITS[target.unit]:
         return array.cast(target)
-    except pa.ArrowNotImplementedError:  # older versions of pyarrow
-        return pa.array(array.to_pylist(), target)
+    coarse = array.cast(target, safe=False)
+    too_late = pc.greater(coarse.cast(array.type), array)
+    if not pc.any(too_late).as_py():
+        return coarse
+    return pc.subtract(coarse.view(pa.int64()), too_late.cast(pa.int64())).view(target)
 
 
 # ---- nested types ---------------------------------------------------------------------------------------------------
@@ -177,6 +254,19 @@ def _without_view(array: pa.Array, target: pa.DataType) -> pa.Array:
 @lru_cache(maxsize=1024)
 def _has_not_null(t: DataType) -> bool:
     return any(not inner.nullable or _has_not_null(inner) for inner in t.children())
+
+
+@lru_cache(maxsize=1024)
+def has_time(t: DataType) -> bool:
+    """Return whether a type is or contains TIME."""
+    return any(inner.root is TypeRoot.TIME for inner in walk(t))
+
+
+def is_stored_as_given(t: DataType) -> bool:
+    """Whether all arrays of `arrow_type(t)` may be stored: not TIMESTAMP_LTZ, which loses its zone, and TIME, whose
+    values have a range.
+    """
+    return not has_ltz(t) and not has_time(t)
 
 
 @lru_cache(maxsize=1024)
@@ -230,10 +320,7 @@ def require_no_nulls(array: pa.Array, t: DataType, path: str, parents: pa.Array 
 
 def _cast_list(array: pa.Array, t: DataType, path: str) -> pa.Array:
     s = array.type
-    if not (
-        _is.is_list(s) or _is.is_large_list(s) or _is.is_fixed_size_list(s) or _is.is_list_view(s)
-        or _is.is_large_list_view(s)
-    ):  # fmt: skip
+    if not is_list(s):
         raise wrong_type(path, s, t)
     inner = child(t.element)
     element_path = f"{path}.element"
@@ -252,7 +339,7 @@ def _cast_map(array: pa.Array, t: DataType, path: str) -> pa.Array:
             pa.list_(entries.type), len(array), array.buffers()[:2], array.null_count, array.offset, [entries]
         )
     s = lists.type
-    pairs = (_is.is_list(s) or _is.is_large_list(s)) and _is.is_struct(s.value_type) and s.value_type.num_fields == 2
+    pairs = is_list(s) and _is.is_struct(s.value_type) and s.value_type.num_fields == 2
     if not pairs:
         raise wrong_type(path, array.type, t)
     keys, items = pc.list_flatten(lists).flatten()

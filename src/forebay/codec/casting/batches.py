@@ -2,7 +2,7 @@
 
 Flow: take the data apart into record batches (`pa.Table`, `pa.RecordBatch`, `pa.RecordBatchReader`, anything with the
 Arrow PyCapsule interface such as polars, pandas DataFrames, lists of dicts) -> match its columns to the table's by
-name -> cast each without loss (codec.casting.arrays) -> check NOT NULL. The result has the storage schema; a batch
+name -> cast each (codec.casting.arrays) -> check NOT NULL. The result has the storage schema; a batch
 that has it already is passed on unchanged.
 
 Every refusal is an `InvalidRequest` that names the column, its type, the required type, and the first row at fault,
@@ -19,10 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow.arrow_types import arrow_type, storage_schema
+from forebay.codec.arrow.arrow_types import arrow_name, arrow_type, storage_schema
 from forebay.codec.arrow.empty_offsets import with_offsets
-from forebay.codec.casting.arrays import CastError, cast_array, check_names, first_failure, has_ltz, may_break_not_null
+from forebay.codec.casting.arrays import (
+    CastError,
+    cast_array,
+    check_names,
+    first_failure,
+    has_ltz,
+    has_time,
+    is_stored_as_given,
+    may_break_not_null,
+)
 from forebay.codec.casting.conform import conform_array
+from forebay.codec.casting.frames import arrow_stream, check_index, is_pandas_frame, with_named_index
 from forebay.codec.casting.values import array_of_values
 from forebay.metadata.table import Column, Schema
 
@@ -75,7 +85,7 @@ def _target(columns: tuple[Column, ...]) -> tuple[pa.Schema, frozenset[str]]:
     """The storage schema of `columns`, and the names of those columns whose arrays are stored as they are once they
     have its type.
     """
-    plain = (c.name for c in columns if not c.data_type.is_nested and not has_ltz(c.data_type))
+    plain = (c.name for c in columns if not c.data_type.is_nested and is_stored_as_given(c.data_type))
     return storage_schema(columns), frozenset(plain)
 
 
@@ -95,10 +105,10 @@ def _batches(data: Any, columns: tuple[Column, ...], schema: Schema) -> _Batches
         return ((batch, _NONE) for batch in _table_batches(data))
     if isinstance(data, pa.RecordBatchReader):
         return ((batch, _NONE) for batch in data)
-    if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-        return [_from_pandas(data, columns, schema)]
+    if is_pandas_frame(data):
+        return [_from_pandas(with_named_index(data), columns, schema)]
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return ((batch, _NONE) for batch in _from_capsules(data))
+        return ((batch, _NONE) for batch in arrow_stream(data))
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         return [_from_rows(data, columns, schema)] if data else []
     raise InvalidRequest(
@@ -114,21 +124,12 @@ def _table_batches(table: pa.Table) -> list[pa.RecordBatch]:
     return batches
 
 
-def _from_capsules(data: Any) -> Iterable[pa.RecordBatch]:
-    try:
-        if hasattr(data, "__arrow_c_stream__"):
-            reader: Iterable[pa.RecordBatch] = pa.RecordBatchReader.from_stream(data)
-            return reader
-        return [pa.record_batch(data)]
-    except (pa.ArrowException, TypeError, ValueError) as e:
-        raise InvalidRequest(f"the Arrow data of a {type(data).__name__} has no columns of a table: {e}") from e
-
-
 def _from_pandas(frame: Any, columns: tuple[Column, ...], schema: Schema) -> tuple[pa.RecordBatch, frozenset[str]]:
-    """The columns of a DataFrame, without its index. NaN and NaT are pandas' nulls."""
+    """The columns of a DataFrame. NaN and NaT are pandas' nulls."""
     names = list(frame.columns)
     if not all(isinstance(name, str) for name in names):
         raise InvalidRequest(f"DataFrame columns must be named by strings, got {names}")
+    check_index(frame, schema.names)
     _check_columns(names, columns, schema)
     by_name = {column.name: column for column in columns}
     arrays = []
@@ -148,7 +149,7 @@ def _typed_series(series: Any, name: str) -> pa.Array:
     try:
         return pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError) as e:
-        raise InvalidRequest(f"column '{name}' has pandas type {series.dtype}, which Arrow cannot take: {e}") from e
+        raise InvalidRequest(f"column '{name}' has pandas type {series.dtype}, which Arrow cannot take: {e}") from None
 
 
 def _infer(series: Any) -> pa.Array | None:
@@ -181,7 +182,7 @@ def _from_rows(
 
 
 def _no_columns(rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
 
 
 def _from_values(values: Sequence[Any], column: Column, *, nan_is_null: bool = False) -> pa.Array:
@@ -192,7 +193,7 @@ def _from_values(values: Sequence[Any], column: Column, *, nan_is_null: bool = F
         return convert(values)
     except CastError as e:
         row = next((index for index, value in enumerate(values) if not _succeeds(convert, [value])), e.index)
-        raise _refusal(e, row) from e
+        raise _refusal(e, row) from None
 
 
 def _succeeds(convert: Callable[[Sequence[Any]], pa.Array], values: Sequence[Any]) -> bool:
@@ -268,7 +269,8 @@ def _cast(
 
 def _cast_column(array: pa.Array, column: Column, first_row: int) -> pa.Array:
     t = column.data_type
-    if t.is_nested and has_ltz(t) and array.type.equals(arrow_type(t, "UTC")) and not may_break_not_null(array, t):
+    has_zones_only = t.is_nested and has_ltz(t) and not has_time(t) and array.type.equals(arrow_type(t, "UTC"))
+    if has_zones_only and not may_break_not_null(array, t):
         return conform_array(array, arrow_type(t), column.name, truncate=False)
     try:
         return cast_array(array, column.data_type, column.name)
@@ -276,9 +278,12 @@ def _cast_column(array: pa.Array, column: Column, first_row: int) -> pa.Array:
         row = e.index
         if column.data_type.is_nested:
             row = first_failure(array, lambda part: cast_array(part, column.data_type, column.name))
-        raise _refusal(e, first_row + row) from e
-    except pa.ArrowInvalid as e:
-        raise InvalidRequest(f"column '{column.name}': {e}") from e
+        raise _refusal(e, first_row + row) from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+        kind = arrow_name(array.type)
+        raise InvalidRequest(
+            f"column '{column.name}' of type {t} cannot take the data, which has {kind}: {e}"
+        ) from None
 
 
 def _refusal(error: CastError, row: int) -> InvalidRequest:

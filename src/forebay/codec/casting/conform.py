@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.casting.arrays import decoded, validity_of
+from forebay.codec.casting.arrays import in_unit, validity_of
+from forebay.codec.casting.encodings import decoded
 
 _is = pa.types
-_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def cast_batch(batch: pa.RecordBatch, target: pa.Schema, *, truncate: bool = False) -> pa.RecordBatch:
@@ -73,22 +73,9 @@ def _conform_temporal(
     array: pa.Array, cast_to: pa.DataType, target: pa.DataType, path: str, truncate: bool
 ) -> pa.Array:
     try:
-        cut = truncate and _DIGITS[array.type.unit] > _DIGITS[target.unit]
-        return (_without_digits(array, cast_to) if cut else array.cast(cast_to)).view(target)
+        return (in_unit(array, cast_to) if truncate else array.cast(cast_to)).view(target)
     except pa.ArrowInvalid as e:
         raise InvalidRequest(f"column '{path}' of type {array.type} does not fit {target}: {e}") from e
-
-
-def _without_digits(array: pa.Array, coarser: pa.DataType) -> pa.Array:
-    """`array` in a coarser unit. Digits are cut off as from the text of a timestamp, and as Java does: downwards.
-
-    Arrow cuts towards 1970, which is upwards for what was before.
-    """
-    coarse = array.cast(coarser, safe=False)
-    too_late = pc.greater(coarse.cast(array.type), array)
-    if not pc.any(too_late).as_py():
-        return coarse
-    return pc.subtract(coarse.view(pa.int64()), too_late.cast(pa.int64())).view(coarser)
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type, time_unit
+from forebay.codec.casting.value_arrays import array_of_column_values
 from forebay.codec.storage_values import DECIMAL_CONTEXT
 from forebay.metadata.types import DataType, TypeRoot
 
@@ -110,9 +110,21 @@ def place(value: Any, t: DataType) -> tuple[Any, bool]:
 def exact(value: Any, t: DataType) -> Any:
     """The column value for `value`. Raises `InvalidRequest` where there is none, or it is out of range."""
     placed, is_exact = place(value, t)
+    if not is_exact:
+        hint = ": round it first (Decimal.quantize)" if t.root is TypeRoot.DECIMAL else ""
+        raise InvalidRequest(f"{value!r} does not fit {t} without loss{hint}")
+    return _in_range(placed, value, t)
+
+
+def within(value: Any, t: DataType) -> Any:
+    """The greatest column value that is not above `value`. Raises `InvalidRequest` if that is out of range."""
+    return _in_range(place(value, t)[0], value, t)
+
+
+def _in_range(placed: Any, value: Any, t: DataType) -> Any:
     limits = value_range(t)
-    if not is_exact or (limits is not None and not limits[0] <= placed <= limits[1]):
-        raise InvalidRequest(f"{value!r} does not fit {t} without loss")
+    if limits is not None and not limits[0] <= placed <= limits[1]:
+        raise InvalidRequest(f"{value!r} does not fit {t}")
     return placed
 
 
@@ -147,16 +159,7 @@ def _scalar(value: Any, t: DataType) -> pa.Scalar:
 
 def to_scalar(value: Any, t: pa.DataType) -> pa.Scalar:
     """A column value as an Arrow scalar of type `t`, which must have the column's unit."""
-    return pa.scalar(value, _backing(t)).cast(t) if pa.types.is_temporal(t) else pa.scalar(value, t)
-
-
-def to_array(values: Sequence[Any], t: pa.DataType) -> pa.Array:
-    """Column values as an Arrow array of type `t`, which must have the column's unit."""
-    return pa.array(values, _backing(t)).cast(t) if pa.types.is_temporal(t) else pa.array(values, t)
-
-
-def _backing(t: pa.DataType) -> pa.DataType:
-    return pa.int32() if t.bit_width == 32 else pa.int64()
+    return array_of_column_values([value], t)[0]
 
 
 def _from_scalar(scalar: pa.Scalar) -> Any:
@@ -274,7 +277,12 @@ def _numpy_nanos(value: np.datetime64) -> int:
 
 
 def _timestamp_form(wants_zone: bool) -> str:
-    return "a datetime.datetime with a time zone" if wants_zone else "a datetime.datetime without a time zone"
+    if wants_zone:
+        return (
+            "a datetime.datetime with a time zone, such as datetime.now(datetime.UTC); value.astimezone() adds the "
+            "machine's own"
+        )
+    return "a datetime.datetime without a time zone; value.replace(tzinfo=None) drops it"
 
 
 def _ticks(nanos: int, t: DataType) -> tuple[int, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,18 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type
-from forebay.codec.casting.arrays import FLOAT_TYPES, INTEGER_TYPES, CastError, check_names, require_no_nulls
-from forebay.codec.casting.literals import exact, to_array, wrong_kind
+from forebay.codec.casting.arrays import (
+    FLOAT_TYPES,
+    INTEGER_TYPES,
+    TIME_RANGE,
+    CastError,
+    check_names,
+    require_no_nulls,
+    time_fits,
+)
+from forebay.codec.casting.literals import exact, within, wrong_kind
+from forebay.codec.casting.value_arrays import array_of_column_values, validity_of_values
+from forebay.codec.storage_values import DECIMAL_CONTEXT
 from forebay.metadata.types import DataType, TypeRoot, child
 
 # ---- Python values -> column ----------------------------------------------------------------------------------------
@@ -35,7 +45,7 @@ def array_of_values(values: Sequence[Any], t: DataType, path: str, *, nan_is_nul
         except InvalidRequest as e:
             raise CastError(path, e.message, index) from e
     try:
-        return to_array(converted, arrow_type(t))
+        return array_of_column_values(converted, arrow_type(t))
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as e:
         raise CastError(path, f"does not fit {t}: {e}", 0) from e
 
@@ -47,29 +57,46 @@ def _is_missing(value: Any, nan_is_null: bool) -> bool:
 
 
 def _column_value(value: Any, t: DataType) -> Any:
-    """`value` as a column value; stricter than for filters, where a number may stand for a date."""
+    """`value` as a column value, with the concessions of `forebay.codec.casting.arrays`.
+
+    Stricter than for filters, where a number may stand for a date.
+    """
     if t.root in FLOAT_TYPES:
         return _float_value(value, t)
-    if t.root in INTEGER_TYPES and not isinstance(value, int | np.integer):
+    if t.root in INTEGER_TYPES and not isinstance(value, int | np.integer | Decimal):
         raise wrong_kind(value, t, "an int")
     if t.root in (TypeRoot.DATE, TypeRoot.TIME) and isinstance(value, int | np.integer):
         raise wrong_kind(value, t, f"a datetime.{t.root.name.lower()}")
-    converted = exact(value, t)
+    if t.root is TypeRoot.DECIMAL and isinstance(value, float | np.floating):
+        value = _nearest_decimal(float(value), t)
+    converted = within(value, t) if t.root in _CUT_OFF else exact(value, t)
+    if t.root is TypeRoot.TIME and not time_fits(converted, t):
+        raise InvalidRequest(f"{value!r} does not fit {t}{TIME_RANGE}")
     if t.root is TypeRoot.BINARY and len(converted) != t.length:
         raise wrong_kind(value, t, f"exactly {t.length} bytes")
     return converted
 
 
+_CUT_OFF = (TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
+"""Types whose values lose the digits that a column does not have."""
+
+
+def _nearest_decimal(value: float, t: DataType) -> Decimal:
+    if not math.isfinite(value):
+        raise wrong_kind(value, t, "a finite number")
+    number = Decimal(value)
+    if abs(number) >= 10**38:  # in no column's range
+        return number
+    return number.quantize(Decimal((0, (1,), -(t.scale or 0))), ROUND_HALF_EVEN, DECIMAL_CONTEXT)
+
+
 def _float_value(value: Any, t: DataType) -> float:
-    if isinstance(value, bool | np.bool_ | Decimal) or not isinstance(value, int | float | np.number):
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number | Decimal):
         raise wrong_kind(value, t, "a float or int")
-    if t.root is TypeRoot.DOUBLE:
-        return float(value) if isinstance(value, float) else float(exact(value, t))
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if math.isinf(_to_float32(number)) and value not in (math.inf, -math.inf):
+    if isinstance(value, int | np.integer):
+        return float(exact(value, t))
+    number = float(value)
+    if t.root is TypeRoot.FLOAT and math.isinf(_to_float32(number)) and value not in (math.inf, -math.inf):
         raise wrong_kind(value, t, "a number within the range of 32-bit floats")
     return number
 
@@ -89,12 +116,6 @@ def _flat(values: Iterable[Any | None]) -> tuple[list[Any], pa.Buffer]:
     return elements, pa.py_buffer(np.asarray(offsets, np.int32))
 
 
-def _nulls_of(values: Sequence[Any]) -> tuple[pa.Buffer | None, int]:
-    valid = pa.array([value is not None for value in values], pa.bool_())
-    count = len(values) - valid.true_count
-    return (valid.buffers()[1] if count else None), count
-
-
 def _require_kind(values: Sequence[Any], kinds: tuple[type, ...], t: DataType, path: str) -> None:
     for index, value in enumerate(values):
         if value is not None and (not isinstance(value, kinds) or isinstance(value, str | bytes)):
@@ -107,7 +128,7 @@ def _list_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
     elements, offsets = _flat([None if v is None else list(v) for v in values])
     array = array_of_values(elements, inner, f"{path}.element")
     require_no_nulls(array, inner, f"{path}.element")
-    validity, nulls = _nulls_of(values)
+    validity, nulls = validity_of_values(values)
     return pa.Array.from_buffers(arrow_type(t), len(values), [validity, offsets], nulls, 0, [array])
 
 
@@ -125,7 +146,7 @@ def _map_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
     require_no_nulls(items, value_type, f"{path}.value")
     target = arrow_type(t)
     struct = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
-    validity, nulls = _nulls_of(values)
+    validity, nulls = validity_of_values(values)
     return pa.Array.from_buffers(target, len(values), [validity, offsets], nulls, 0, [struct])
 
 
@@ -134,8 +155,8 @@ def _row_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
     field_names = [f.name for f in t.fields]
     for value in values:
         check_names([] if value is None else list(value), field_names, f"row '{path}'", "field")
-    validity, nulls = _nulls_of(values)
-    parents = pa.array([None if value is None else True for value in values], pa.bool_())
+    validity, nulls = validity_of_values(values)
+    parents = array_of_column_values([None if value is None else True for value in values], pa.bool_())
     children = []
     for f in t.fields:
         array = array_of_values(

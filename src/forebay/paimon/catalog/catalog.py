@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from forebay.api.schemas import SchemaLike
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
-from forebay.base.arguments import one_or_more_names
-from forebay.base.errors import AlreadyExists, InvalidRequest, UnsupportedOperation
+from forebay.base.arguments import did_you_mean_table, one_or_more_names
+from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.locations import check_name, located
 from forebay.base.markup import facts_html, heading
 from forebay.lake.lru_cache import LruCache
@@ -74,7 +75,12 @@ class Catalog(ABC):
 
         The options are `metastore` (`filesystem`, `jdbc`, `hive` or `rest`; by default filesystem), `warehouse`, `uri`
         (of the database or server), and those of that catalog and of its file system.
+
+        A warehouse that does not exist yet is created by `create_database`; until then listing it raises `NotFound`.
+        Raises `InvalidRequest` if it is a file, and `UnsupportedOperation` without the extra `paimon`.
         """
+        if find_spec("fastavro") is None:  # without importing it, which takes as long as a small commit
+            raise UnsupportedOperation("Paimon tables need fastavro: pip install 'forebay[paimon]'")
         options: dict[str, str] = located(where if isinstance(where, Mapping) else {"warehouse": where})
         metastore = options.get("metastore", "filesystem")
         return _catalog_class(metastore).from_options(options)
@@ -86,7 +92,11 @@ class Catalog(ABC):
 
     @abstractmethod
     def list_databases(self) -> list[str]:
-        """The names of all databases, in order."""
+        """The names of all databases, in order. Raises `NotFound` if there is no warehouse."""
+
+    def warehouse_exists(self) -> bool:
+        """Whether the warehouse can be listed: that of a filesystem catalog is created with its first database."""
+        return True
 
     def database_exists(self, name: str) -> bool:
         """Whether the database exists."""
@@ -171,7 +181,14 @@ class Catalog(ABC):
     def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
         """A table, or its branch (also as `database.table$branch_<name>`). Raises `NotFound`."""
         plain, mark, suffix = name.partition(BRANCH_MARK)
-        return self._opened(plain, self._place(plain), branch or (suffix if mark else MAIN_BRANCH), options)
+        try:
+            return self._opened(plain, self._place(plain), branch or (suffix if mark else MAIN_BRANCH), options)
+        except NotFound as e:
+            database, _, table = plain.partition(".")
+            hint = did_you_mean_table(database, table, self.list_databases, self.list_tables)
+            if not hint:
+                raise
+            raise NotFound(f"{e.message}{hint}") from e
 
     def cached_table(self, name: str, *, branch: str | None = None) -> Table:
         """The same without options, opened again only if it has changed: for engines, which ask for each query.

@@ -6,12 +6,14 @@ table, so that of two concurrent creators only one wins.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, StorageFailure, UnsupportedOperation
-from forebay.base.locations import check_name, location
+from forebay.base.locations import check_name, is_local, location
 from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog, split_name
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
@@ -52,6 +54,8 @@ class FileSystemCatalog(Catalog):
             kind = options.get("metastore", "filesystem")
             raise InvalidRequest(f"a {kind} catalog needs option 'warehouse', its directory")
         place = location(warehouse, "option 'warehouse'")
+        if is_local(place) and os.path.isfile(place):
+            raise InvalidRequest(f"the warehouse {place} is a file; give the folder of a Paimon warehouse")
         return open_file_io(place, options), place
 
     def lock_of(self, name: str) -> CommitGuard | None:
@@ -61,8 +65,17 @@ class FileSystemCatalog(Catalog):
     # -- databases ----------------------------------------------------------------------------------------------------
 
     def list_databases(self) -> list[str]:
-        names = (s.path.rstrip("/").rpartition("/")[2] for s in self.io.list(self.warehouse) if s.is_directory)
+        entries = self.io.list(self.warehouse)
+        if not entries and not self.warehouse_exists():
+            raise NotFound(
+                f"there is no warehouse {self.warehouse}: correct its path, or create it with its first database, by "
+                "create_database()"
+            )
+        names = (entry.path.rstrip("/").rpartition("/")[2] for entry in entries if entry.is_directory)
         return sorted(name.removesuffix(DATABASE_SUFFIX) for name in names if name.endswith(DATABASE_SUFFIX))
+
+    def warehouse_exists(self) -> bool:
+        return self.io.exists(self.warehouse)
 
     def _create_database(self, name: str, properties: Mapping[str, str], ignore_if_exists: bool) -> None:
         path = self._database_path(name)
@@ -223,7 +236,9 @@ class FileSystemCatalog(Catalog):
         return self.io.exists(self._database_path(name)) or bool(self.io.list(self._database_path(name)))
 
     def _no_database(self, name: str) -> NotFound:
-        others = ", ".join(self.list_databases()) or "no databases yet"
+        names = self.list_databases() if self.warehouse_exists() else []
+        others = ", ".join(names) or "no databases yet"
         return NotFound(
             f"there is no database '{name}' in {self.warehouse}, only {others}; make it by create_database('{name}')"
+            f"{did_you_mean(name, names)}"
         )

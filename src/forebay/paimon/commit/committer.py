@@ -19,11 +19,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay.base.errors import Conflict, InvalidRequest
+from forebay.base.errors import Conflict, InvalidRequest, UnsupportedOperation
 from forebay.paimon.commit.conflicts import overlapping
 from forebay.paimon.commit.file_changes import Changes, collect_changes
 from forebay.paimon.commit.loop import ChangesProvider, CommitContext, CommitLoop, CommitRequest
 from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
+from forebay.paimon.commit.sequence_numbers import CommittedNumbers, Numbering, oldest_base
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry
@@ -71,11 +72,26 @@ class FileStoreCommit:
         self.io, self.paths, self.schema, self.user = table.io, table.paths, table.schema, user
         self.snapshots, self.manifests = table.snapshots, table.manifests
         self.ignore_empty = self.options.ignore_empty_commit(ignore_empty)
-        self._context = CommitContext(table, user, lock)
+        self._table, self._context = table, CommitContext(table, user, lock)
+        self._numbers = CommittedNumbers(table)
+        self.renumbered = False
+        """Whether the last commit has rewritten new files with greater sequence numbers: its writers began before other
+        commits, and continue with numbers that are too small."""
         self._appended: frozenset[tuple[bytes, int, str]] = frozenset()
 
     def _run(self, request: CommitRequest, provider: ChangesProvider) -> Snapshot:
         return CommitLoop(self._context, request, provider).run()
+
+    def _run_numbered(self, request: CommitRequest, numbering: Numbering, provider: ChangesProvider) -> Snapshot:
+        """The snapshot of new rows, whose sequence numbers follow those of the commits before it."""
+        try:
+            snapshot = self._run(request, numbering.provider(provider))
+        except (Conflict, InvalidRequest, UnsupportedOperation):  # after others, its files may be in the table
+            numbering.discard()
+            raise
+        numbering.settle(snapshot)
+        self.renumbered = numbering.is_renumbered
+        return snapshot
 
     # ---- commits ---------------------------------------------------------------------------------------------------
 
@@ -122,15 +138,16 @@ class FileStoreCommit:
         """`commit`, with `provider` applied to the changes of new rows and `compaction` to those of compaction."""
         append, compact = collect_changes(work.messages)
         identifier, watermark, properties = work.identifier, work.watermark, work.properties or {}
-        self._appended = frozenset()
+        self._appended, self.renumbered = frozenset(), False
         self._context.checker.check_bucket_counts(append.files)
         snapshots = []
         if not (append.is_empty and self.ignore_empty):
             kind = CommitKind.OVERWRITE if append.removes_rows else CommitKind.APPEND
             check = check_conflicts or kind is CommitKind.OVERWRITE
             request = CommitRequest(kind, identifier, watermark, properties, check_conflicts=check)
-            snapshots.append(self._run(request, provider(append)))
-            new = [*append.files, *append.changelog]
+            numbering = Numbering(self._table, self._numbers, append, oldest_base(work.messages))
+            snapshots.append(self._run_numbered(request, numbering, provider(append)))
+            new = [*numbering.changes.files, *numbering.changes.changelog]
             self._appended = frozenset((e.partition, e.bucket, e.file.file_name) for e in new)
         if not compact.is_empty:
             request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties, check_conflicts=True)

@@ -193,6 +193,8 @@ class CommitLoop:
             latest = self._snapshots.latest()
             changes = self._provider(latest)
             changes = self._checked(latest, changes)
+            if self._delta is not None and self._delta.entries is not changes.files:
+                self._drop_delta()  # the changes differ from those of the last attempt
             snapshot = self._prepare(latest, changes, base)
         except BaseException as e:
             self._drop(base)

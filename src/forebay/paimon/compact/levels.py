@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from forebay.paimon.format.binary_row import RowLayout
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
-from forebay.paimon.merge.intervals import Section, partition_ranges, rank_keys
+from forebay.paimon.merge.intervals import Section, rank_keys, sections_by_age
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class KeyRanges:
     """The key ranges of a bucket's files as integers, for fast comparison."""
 
     def __init__(self, files: Sequence[DataFileMeta], keys: RowLayout) -> None:
-        """`keys` is the layout of the files' keys."""
+        """`files` are in the order of their commits; `keys` is the layout of their keys."""
+        self._order = {f.file_name: i for i, f in enumerate(files)}
         self._bounds: dict[str, tuple[int, int]] = {}
         if files:
             ends = keys.decode_all([f.min_key for f in files] + [f.max_key for f in files])
@@ -84,9 +85,9 @@ class KeyRanges:
 
     def sections(self, files: Sequence[DataFileMeta]) -> list[Section]:
         """`files` as sections of overlapping runs, by ascending key."""
-        bounds = [self._bounds[f.file_name] for f in files]
-        parts = partition_ranges([low for low, _ in bounds], [high for _, high in bounds])
-        return [[[files[i] for i in run] for run in section] for section in parts]
+        committed = sorted(files, key=lambda f: self._order[f.file_name])
+        bounds = [self._bounds[f.file_name] for f in committed]
+        return sections_by_age(committed, [low for low, _ in bounds], [high for _, high in bounds])
 
     def overlapping(self, files: Iterable[DataFileMeta], section: Section) -> list[DataFileMeta]:
         """The files that may contain a key of the section, by ascending key."""

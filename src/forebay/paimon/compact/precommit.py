@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from forebay.paimon.commit.sequence_numbers import oldest_base
 from forebay.paimon.compact.append import AppendRules, in_order, rewrite_files
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.files.writer import KEYED_GROUP_ROWS, FileSettings, RollingWriter, key_value_fields
@@ -128,12 +129,14 @@ def replace_files(
         files = tuple(f for f in m.data.new_files if f.file_name not in replaced)
         changes = tuple(f for f in m.data.changelog_files if f.file_name not in replaced)
         remaining.append(replace(m, data=replace(m.data, new_files=files, changelog_files=changes)))
+    base = oldest_base(messages)
     added = [
         CommitMessage(
             task.partition,
             task.bucket,
             task.total_buckets,
             DataIncrement(changelog_files=files) if task.is_changelog else DataIncrement(new_files=files),
+            base=base,
         )
         for task, files in results
     ]

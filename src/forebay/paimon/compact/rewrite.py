@@ -249,7 +249,8 @@ class _Compaction:
         rules = LevelRules(before_level=self._levels.top)
         if self._r._looks_up:
             reader = self._range_reader(section)
-            runs += [self._leveled(files, count, reader) for _, files in sorted(above.items())]
+            older = [self._leveled(files, count, reader) for _, files in sorted(above.items(), reverse=True)]
+            runs = [*older, *runs]
             rules = LevelRules(lowest_only=True, input_max=self._output)
         with closed_after(merge_leveled(runs, self._r._spec, self._r._columns, rules)) as windows:
             for window in windows:

@@ -9,8 +9,9 @@ rows are pruned before any conversion. One row group, or a part of a very large 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,9 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 """The minimum size of a value in memory, by physical type: dictionaries make columns small only in the file."""
 
 Positions = npt.NDArray[np.int64]
+
+_Part = tuple[int, pa.Table | pa.RecordBatch]
+"""The position of the first of some rows in their file, and the rows."""
 
 ROW_INDEX = "__paimon_row_index"
 ROW_INDEX_FIELD = DataField(2147483547, ROW_INDEX, bigint().not_null())
@@ -116,11 +120,9 @@ class DataFileReader:
         if extension == "parquet":
             parts = self._parquet(file, path, sources, part_bytes)
         elif extension == "orc":
-            parts = orc_tables(
-                self._io, path, list(dict.fromkeys(s.field.name for s in sources if s.field is not None))
-            )
+            parts = _with_all_keys(orc_tables(self._io, path, partial(_stored_fields, sources)), sources)
         elif extension == "avro":
-            parts = avro_tables(self._io, path, [s.field for s in sources if s.field is not None])
+            parts = _with_all_keys(avro_tables(self._io, path, partial(_stored_fields, sources)), sources)
         else:
             raise UnsupportedOperation(f"data file {path} is neither Parquet nor ORC nor Avro")
         deleted_rows = None if deleted is None or len(deleted) == 0 else np.sort(np.asarray(deleted, np.int64))
@@ -183,9 +185,7 @@ class DataFileReader:
 
     # -- Parquet ------------------------------------------------------------------------------------------------------
 
-    def _parquet(
-        self, file: DataFileMeta, path: str, sources: Sequence[_Source], part_bytes: int
-    ) -> Generator[tuple[int, pa.Table | pa.RecordBatch]]:
+    def _parquet(self, file: DataFileMeta, path: str, sources: Sequence[_Source], part_bytes: int) -> Generator[_Part]:
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(_fast(self._io.open_input(path)))
             try:
@@ -193,22 +193,15 @@ class DataFileReader:
             except pa.ArrowInvalid as e:
                 raise CorruptData(f"data file {path} is no Parquet file: {e}") from e
             present = set(footer.schema.to_arrow_schema().names)
-            read = {s.field.name for s in sources if s.field is not None and s.field.name in present}
-            renames = {
-                s.field.name: name
-                for s in sources
-                if s.field is not None
-                and s.field.name.startswith(KEY_PREFIX)
-                and ((name := s.field.name.removeprefix(KEY_PREFIX)) in read or s.field.name not in present)
-            }
-            columns = _paths(sources, renames, present)
+            columns = [path for f in _stored_fields(sources, present) for path in _leaves(f.name, f.type)]
             parquet = _opened(source, footer, columns, part_bytes)
-            yield from self._row_groups(source, parquet, file, columns, sources, renames, part_bytes, opened)
+            groups = self._row_groups(source, parquet, file, columns, sources, part_bytes, opened)
+            yield from _with_all_keys(groups, sources)
 
     def _row_groups(
         self, source: Any, parquet: pq.ParquetFile, file: DataFileMeta, columns: list[str], sources: Sequence[_Source],
-        renames: dict[str, str], part_bytes: int, opened: contextlib.ExitStack,
-    ) -> Generator[tuple[int, pa.Table | pa.RecordBatch]]:  # fmt: skip
+        part_bytes: int, opened: contextlib.ExitStack,
+    ) -> Generator[_Part]:  # fmt: skip
         footer = parquet.metadata
         last = footer.num_row_groups - 1
         first_row = 0
@@ -221,7 +214,7 @@ class DataFileReader:
                     for offset, table in _group_tables(source, parquet, i, columns, first, matches, part_bytes):
                         if i == last and isinstance(table, pa.Table):
                             opened.close()  # a merge reads many files at once, so small ones must not stay open
-                        yield first_row + offset, _with_keys(table, renames)
+                        yield first_row + offset, table
             first_row += group.num_rows
 
     def _filter_columns(
@@ -302,7 +295,7 @@ def _group_tables(
     filter_table: pa.Table | None,
     span: range,
     part_bytes: int,
-) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
+) -> Iterator[_Part]:
     """The rows of a row group in parts, with the position of each part's first row within the group.
 
     `filter_table` are columns that have already been read. Rows outside `span` may be missing.
@@ -383,12 +376,36 @@ def _rows_without_columns(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
 
 
-def _with_keys(table: pa.Table | pa.RecordBatch, renames: dict[str, str]) -> pa.Table | pa.RecordBatch:
-    """`table` with key columns copied from the table's columns: those that a thin file lacks, or were not read."""
-    for key, name in renames.items():
-        if name in table.schema.names:
-            table = table.append_column(key, table.column(name))
-    return table
+def _stored_fields(sources: Sequence[_Source], present: Collection[str]) -> list[DataField]:
+    """The fields to read of a file that has the columns `present`.
+
+    A key column that a thin file lacks, or whose values are read anyway, is read as the table's column.
+    """
+    read = {s.field.name for s in sources if s.field is not None and s.field.name in present}
+    fields: dict[str, DataField] = {}
+    for field in (s.field for s in sources if s.field is not None):
+        name = _column_of(field)
+        if name != field.name and (name in read or field.name not in present):
+            field = replace(field, name=name)
+        if field.name in present:
+            fields.setdefault(field.name, field)
+    return list(fields.values())
+
+
+def _column_of(field: DataField) -> str:
+    """The name of the table's column that a key column copies; the name of any other field."""
+    return field.name.removeprefix(KEY_PREFIX) if field.id >= KEY_FIELD_ID_START else field.name
+
+
+def _with_all_keys(parts: Generator[_Part], sources: Sequence[_Source]) -> Generator[_Part]:
+    """`parts` of a file, with the key columns that were read as columns of the table (`_stored_fields`)."""
+    keys = [s.field for s in sources if s.field is not None and _column_of(s.field) != s.field.name]
+    with contextlib.closing(parts):
+        for first_row, table in parts:
+            for key in keys:
+                if key.name not in table.schema.names and _column_of(key) in table.schema.names:
+                    table = table.append_column(key.name, table.column(_column_of(key)))
+            yield first_row, table
 
 
 def _with_row_index(table: pa.Table | pa.RecordBatch, first_row: int) -> pa.Table | pa.RecordBatch:
@@ -405,18 +422,6 @@ def _without(table: pa.Table | pa.RecordBatch, first_row: int, deleted: Position
     keep = np.ones(table.num_rows, bool)
     keep[deleted[start:stop] - first_row] = False
     return table.filter(pa.array(keep))
-
-
-def _paths(sources: Sequence[_Source], renames: dict[str, str], present: set[str]) -> list[str]:
-    """The paths of the Parquet columns to read: whole columns, and parts of nested rows."""
-    paths: dict[str, None] = {}
-    for source in sources:
-        if source.field is None:
-            continue
-        name = renames.get(source.field.name, source.field.name)
-        if name in present:
-            paths.update(dict.fromkeys(_leaves(name, source.field.type)))
-    return list(paths)
 
 
 def _leaves(path: str, t: DataType) -> list[str]:

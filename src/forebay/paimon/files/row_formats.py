@@ -6,7 +6,7 @@ is slow. Both yield pairs of the position of a part's first row in the file, and
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
@@ -22,30 +22,33 @@ from forebay.paimon.io.file_io import FileIO
 
 _DECIMALS = Context(prec=40)
 
+FieldChoice = Callable[[Collection[str]], Sequence[DataField]]
+"""Chooses the fields to read of a file, given the names of the columns that it has."""
 
-def orc_tables(io: FileIO, path: str, columns: Sequence[str]) -> Generator[tuple[int, pa.Table]]:
-    """The existing columns of an ORC file, one stripe at a time."""
+
+def orc_tables(io: FileIO, path: str, choose: FieldChoice) -> Generator[tuple[int, pa.Table | pa.RecordBatch]]:
+    """The chosen columns of an ORC file, one stripe at a time."""
     with io.open_input(path) as source:
         try:
             file = orc.ORCFile(source)
         except pa.ArrowInvalid as e:
             raise CorruptData(f"data file {path} is no ORC file: {e}") from e
-        present = [name for name in columns if name in file.schema.names]
+        columns = [f.name for f in choose(file.schema.names)]
         first_row = 0
         for i in range(file.nstripes):
-            batch = file.read_stripe(i, columns=present or file.schema.names[:1])
+            batch = file.read_stripe(i, columns=columns or file.schema.names[:1])
             yield first_row, pa.Table.from_batches([batch])
             first_row += batch.num_rows
 
 
-def avro_tables(io: FileIO, path: str, fields: Sequence[DataField]) -> Generator[tuple[int, pa.Table]]:
-    """The existing columns of an Avro file, one block at a time."""
+def avro_tables(io: FileIO, path: str, choose: FieldChoice) -> Generator[tuple[int, pa.Table | pa.RecordBatch]]:
+    """The chosen columns of an Avro file, one block at a time."""
     with io.open_input(path) as source:
         data = source.read()
     first_row = 0
     try:
         for rows in read_blocks(data):
-            yield first_row, _avro_table(rows, [f for f in fields if rows and f.name in rows[0]])
+            yield first_row, _avro_table(rows, choose(rows[0] if rows else ()))
             first_row += len(rows)
     except CorruptData as e:
         raise CorruptData(f"data file {path}: {e.message}") from e

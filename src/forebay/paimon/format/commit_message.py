@@ -53,13 +53,17 @@ class CompactIncrement:
 
 @dataclass(frozen=True, slots=True)
 class CommitMessage:
-    """The uncommitted work of one writer in one bucket. Pickles small; the committer may be another process."""
+    """The uncommitted work of one writer in one bucket. Pickles small; the committer may be another process.
+
+    `base` is the snapshot whose sequence numbers the new rows continue; 0: there was none, None: they continue none.
+    """
 
     partition: bytes
     bucket: int
     total_buckets: int
     data: DataIncrement = field(default_factory=DataIncrement)
     compact: CompactIncrement = field(default_factory=CompactIncrement)
+    base: int | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -21,11 +21,12 @@ def local_millis(millis: int) -> int:
 
 
 def parse_local_time(text: str, option: str) -> int:
-    """Milliseconds since the epoch of a local time such as `2024-01-31 12:00:00.123` or `2024-01-31`.
+    """Milliseconds since the epoch of a time such as `2024-01-31 12:00:00.123` or `2024-01-31`.
 
-    Raises `InvalidRequest` naming `option`.
+    It is in the machine's zone unless it has one, as in Java Paimon, which reads the same options. Raises
+    `InvalidRequest` naming `option`.
     """
     try:
-        return round(datetime.datetime.fromisoformat(text.strip()).replace(tzinfo=None).timestamp() * 1000)
+        return round(datetime.datetime.fromisoformat(text.strip()).timestamp() * 1000)
     except ValueError as e:
         raise InvalidRequest(f"{option} is {text!r}; write a local time such as '2024-01-31 12:00:00'") from e

@@ -25,6 +25,7 @@ from forebay.api.data import Missing, Rows
 from forebay.api.joins import KeyJoin, as_table
 from forebay.api.keys import check_missing, key_rows
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.codec.casting.encodings import takeable
 from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.binary_row import RowLayout, row_layout
@@ -155,7 +156,7 @@ class LakeLookupTable:
             keys = pa.table(keys)
         key_places: Int64s | None = None
         if isinstance(keys, pa.Table):
-            keys, key_places = self._without_nulls(keys)
+            keys, key_places = self._without_nulls(takeable(keys))
         batches = list(self._intake.batches(keys, deletes=True))
         with self._guard:
             if self._checked_at is None or self._table.clock.monotonic() - self._checked_at >= self._interval_s:

@@ -104,6 +104,8 @@ class TableFiles(SnapshotPlanner):
         try:
             for snapshot in steps:
                 for e in merge_entries(self._table.manifests.entries(self._table.manifests.delta_manifests(snapshot))):
+                    if e.bucket < 0:  # postponed: no row of the table yet
+                        continue
                     files = self._files.setdefault(e.partition, {}).setdefault(e.bucket, {})
                     # A file that only moved to another level is deleted and added under the same name.
                     if e.kind is FileKind.ADD:

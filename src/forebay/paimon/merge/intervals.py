@@ -2,18 +2,24 @@
 
 Sections can be read one after the other; only the runs within a section must be merged (`IntervalPartition` in Java).
 Keys are compared by their rank among all keys of the files, so that 10,000 files take milliseconds.
+
+Merging takes the row of the later run if two rows of a key have the same sequence number. Writers that overlapped, and
+whose commits did not renumber their rows (Java Paimon), leave such rows. Where there may be any, the runs of a section
+are ordered by age: higher levels before lower ones, and within a level in the order of the files, which is that of
+their commits. Reads and compactions then agree.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
 from forebay.paimon.merge._order import group_starts, sort_rows
 from forebay.paimon.merge.order import sort_key
 
@@ -34,6 +40,48 @@ def interval_partition(
         [[files[i] for i in run] for run in section]
         for section in partition_ranges(ranks[: len(files)], ranks[len(files) :])
     ]
+
+
+def sections_by_age(files: Sequence[DataFileMeta], least: Sequence[int], greatest: Sequence[int]) -> list[Section]:
+    """The sections of `files`, which are in the order of their commits and have the keys `least` to `greatest`."""
+    sections: list[Section] = []
+    for runs in partition_ranges(least, greatest):
+        members = [i for run in runs for i in run]
+        if len(runs) > 1 and _may_tie([files[i] for i in members]):
+            oldest_first = sorted(members, key=lambda i: (-files[i].level, i))
+            runs = _runs_by_age(oldest_first, least, greatest)
+        sections.append([[files[i] for i in run] for run in runs])
+    return sections
+
+
+def _may_tie(files: Sequence[DataFileMeta]) -> bool:
+    """Whether rows of different levels, or of different files of level 0, may have the same sequence number."""
+    ranges: list[tuple[int, int]] = []
+    levels: dict[int, tuple[int, int]] = {}
+    for f in files:
+        low, high = f.min_sequence_number, f.max_sequence_number
+        if f.level == LEVEL_0:
+            ranges.append((low, high))
+        else:
+            other = levels.get(f.level, (low, high))
+            levels[f.level] = min(low, other[0]), max(high, other[1])
+    ranges = sorted([*ranges, *levels.values()])
+    return any(before[1] >= after[0] for before, after in itertools.pairwise(ranges))
+
+
+def _runs_by_age(oldest_first: Sequence[int], least: Sequence[int], greatest: Sequence[int]) -> list[list[int]]:
+    """Runs in which each range is in a later run than the older ranges that it overlaps."""
+    low = min(least[i] for i in oldest_first)
+    height = np.zeros(max(greatest[i] for i in oldest_first) - low + 1, np.int64)  # the number of runs at each key
+    runs: list[list[int]] = []
+    for i in oldest_first:
+        place = slice(least[i] - low, greatest[i] - low + 1)
+        number = int(height[place].max())
+        height[place] = number + 1
+        if number == len(runs):
+            runs.append([])
+        runs[number].append(i)
+    return [sorted(run, key=least.__getitem__) for run in runs]
 
 
 def rank_keys(columns: Sequence[pa.Array]) -> list[int]:

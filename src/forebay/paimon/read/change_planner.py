@@ -73,13 +73,16 @@ class ChangePlanner(SnapshotPlanner):
         *,
         only_visible: bool = False,
         with_level0: bool = False,
+        with_postponed: bool = False,
     ) -> None:
         """Create a planner.
 
         `only_visible`: changes are also limited to files that a read of the state includes. `with_level0`: snapshots
-        include rows of level 0 even where a read of the state leaves them out.
+        include rows of level 0 even where a read of the state leaves them out. `with_postponed`: the changes of the
+        postponed bucket are read as they were written.
         """
         super().__init__(table)
+        self._reads_postponed = with_postponed
         self._reads_level0 = self._reads_level0 or with_level0
         self._keep, self._only_visible = keep, only_visible
         self._sorts_partitions = table.options.scan_plan_sort_partition
@@ -94,6 +97,19 @@ class ChangePlanner(SnapshotPlanner):
     ) -> list[ManifestEntry]:
         candidates = super().entries(snapshot, scan_filter, bucket_filter, partition_test)
         return candidates if self._keep is None else [e for e in candidates if self._keep(e)]
+
+    def _bucket_splits(
+        self,
+        snapshot: Snapshot,
+        key: BucketKey,
+        entries: Sequence[ManifestEntry],
+        scan_filter: ScanFilter,
+        deletions: dict[str, DeletionFile],
+    ) -> Iterable[DataSplit]:
+        if key[1] >= 0:
+            return super()._bucket_splits(snapshot, key, entries, scan_filter, deletions)
+        files = sorted((e.file for e in entries), key=lambda f: f.creation_time or 0)
+        return [DataSplit(snapshot.id, *key, entries[0].total_buckets, tuple(files), True, is_streaming=True)]
 
     def full(
         self, snapshot: Snapshot, scan_filter: ScanFilter, bucket_filter: BucketFilter | None = None
@@ -210,7 +226,8 @@ class ChangePlanner(SnapshotPlanner):
         prune: bool = True,
     ) -> dict[BucketKey, list[ManifestEntry]]:
         """The entries that may match, grouped by bucket."""
-        in_buckets = [e for e in entries if bucket_filter is None or bucket_filter(e.bucket)]
+        readable = self._readable(bucket_filter)
+        in_buckets = [e for e in entries if readable is None or readable(e.bucket)]
         partitions = scan_filter.partitions_matching(e.partition for e in in_buckets)
         candidates = [
             e

@@ -3,6 +3,9 @@
 The filter prunes manifests, partitions, buckets and files, in this order. In primary-key tables a file may be pruned by
 its values only together with all files whose keys overlap its own; otherwise a row that it replaces would reappear. By
 key, any file may be pruned.
+
+Files in the postponed bucket (option `bucket` = -2) hold changes in the order of their arrival. They become rows of the
+table when a compaction moves them into its buckets; until then, no read of the state includes them, as in Java Paimon.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ class Plan:
 class SnapshotPlanner:
     """Plans batch reads of one table. Thread-safe."""
 
+    _reads_postponed = False
+
     def __init__(self, table: TableContext) -> None:
         self._table = table
         self._spec: MergeSpec | None = merge_function(table.schema) if table.schema.has_primary_key else None
@@ -97,7 +102,7 @@ class SnapshotPlanner:
         for manifest in self._table.manifests.data_manifests(snapshot):
             if self._manifest_may_match(manifest, scan_filter):
                 rows = self._table.manifests.rows(manifest.file_name)
-                places = _places(rows, scan_filter, bucket_filter, partition_test)
+                places = _places(rows, scan_filter, self._readable(bucket_filter), partition_test)
                 if len(places):
                     parts.append(SelectedRows(manifest.file_name, rows, places))
         live = live_of(parts)
@@ -108,6 +113,12 @@ class SnapshotPlanner:
             hits = statistics.matching_rows([(part.rows, part.positions) for part in live], bound)
             live = [replace(part, positions=rows) for part, rows in zip(live, hits, strict=True)]
         return self._table.manifests.pick(live)
+
+    def _readable(self, bucket_filter: Callable[[int], bool] | None) -> Callable[[int], bool] | None:
+        """`bucket_filter`, without the postponed bucket unless this planner reads it."""
+        if self._reads_postponed or self._spec is None:
+            return bucket_filter
+        return lambda bucket: bucket >= 0 and (bucket_filter is None or bucket_filter(bucket))
 
     def _matching(self, entries: Sequence[ManifestEntry], bound: BoundPredicate | None, *, by_key: bool) -> list[bool]:
         """For each file, whether it may contain a matching row."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from forebay.paimon.format.binary_row import RowLayout
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
-from forebay.paimon.merge.intervals import Section, partition_ranges, rank_keys
+from forebay.paimon.merge.intervals import Section, rank_keys, sections_by_age
 
 T = TypeVar("T")
 
@@ -78,15 +78,15 @@ def merge_tree_splits(
 
 
 def sections_of(files: Sequence[DataFileMeta], keys: RowLayout) -> list[Section]:
-    """The files of one bucket as sections of overlapping runs, by ascending key. `keys` is the layout of their keys."""
+    """The files of one bucket as sections of overlapping runs, by ascending key. `keys` is the layout of their keys.
+
+    `files` are in the order of their commits.
+    """
     if not files:
         return []
     ends = keys.decode_all([f.min_key for f in files] + [f.max_key for f in files])
     ranks = rank_keys(ends.columns)
-    return [
-        [[files[i] for i in run] for run in section]
-        for section in partition_ranges(ranks[: len(files)], ranks[len(files) :])
-    ]
+    return sections_by_age(files, ranks[: len(files)], ranks[len(files) :])
 
 
 def without_deletes(file: DataFileMeta) -> bool:

@@ -169,13 +169,18 @@ class Startup:
         return self.snapshot_id()
 
     def _from_snapshot(self, snapshot_id: int) -> Start | None:
-        start, latest = self._from(snapshot_id), self._snapshots.latest_id()
-        if start is not None and latest is not None and snapshot_id > latest + 1:
+        start = self._from(snapshot_id)
+        self._check_not_ahead(snapshot_id)
+        return start
+
+    def _check_not_ahead(self, snapshot_id: int) -> None:
+        """Raise `NotFound` for the id of a snapshot that is neither there nor the next one to come."""
+        latest = self._snapshots.latest_id()
+        if latest is not None and snapshot_id > latest + 1:
             raise NotFound(
                 f"option 'scan.snapshot-id' is {snapshot_id}, but the latest snapshot of {self._snapshots.paths.root} "
                 f"is {latest}; {latest + 1} is the next one to come"
             )
-        return start
 
     def _from(self, snapshot_id: int) -> Start | None:
         earliest = self.earliest_readable()
@@ -206,7 +211,8 @@ class Startup:
         start_id = max(snapshot_id, earliest)
         latest = self._snapshots.latest_id()
         if latest is not None and start_id > latest:
-            return None  # does not exist yet
+            self._check_not_ahead(start_id)
+            return None  # the next one to come
         return Start(full=self._snapshots.snapshot(start_id))
 
     def earliest_readable(self) -> int | None:

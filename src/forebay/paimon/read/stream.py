@@ -82,7 +82,9 @@ class StreamScan:
         self._buckets = _bucket_filter(table.options, buckets)
         self._cut_by_file = cut_by_file
         self._startup = Startup(table)
-        self._changes = ChangePlanner(table)
+        # Postponed changes without a changelog are those that were written; with one, those of their compaction.
+        self._with_postponed = table.options.changelog_producer == "none"
+        self._changes = ChangePlanner(table, with_postponed=self._with_postponed)
         self._consumers = table.consumers
         self._began_empty = self._startup.mode == LATEST and self._snapshots.latest_id() is None
         self._full_id: int | None = None  # the snapshot that is being read in full
@@ -244,7 +246,7 @@ class StreamScan:
         levels = _visible_levels(self._options) if self._table.schema.has_primary_key else None
         created = self._startup.entry_filter(reads_in_full=True)
         keep = levels if created is None else created if levels is None else _both(levels, created)
-        return ChangePlanner(self._table, keep, with_level0=True)
+        return ChangePlanner(self._table, keep, with_level0=True, with_postponed=self._with_postponed)
 
     def _is_beyond_bound(self, snapshot: Snapshot) -> bool:
         bound = self._options.scan_bounded_watermark
@@ -402,8 +404,6 @@ def _bucket_filter(options: CoreOptions, buckets: Collection[int] | None) -> Buc
         allowed = frozenset({options.scan_bucket}) & (allowed if allowed is not None else {options.scan_bucket})
     if allowed is not None:
         return allowed.__contains__
-    if options.changelog_producer != "none":
-        return lambda bucket: bucket >= 0  # postponed buckets get a changelog when they are compacted
     return None
 
 

@@ -1,7 +1,8 @@
 """Conversion of users' data to batches that a table stores: exact types, NOT NULL checks, row kinds.
 
-Conversion follows `forebay.codec.casting.batches`: columns are matched by name, values are never truncated or rounded
-silently, and errors name the column and the row. Omitted columns get their default value, or null.
+Conversion follows `forebay.codec.casting.batches`: columns are matched by name, values are cast as
+`forebay.codec.casting.arrays` says, and errors name the column and the row. Omitted columns get their default value, or
+null.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from forebay.api.changes import ROW_KINDS
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
 from forebay.codec.casting.batches import iter_record_batches
+from forebay.codec.casting.conform import conform_array
+from forebay.codec.casting.frames import check_index, is_pandas_frame
 from forebay.metadata.table import Column, Schema
-from forebay.metadata.types import DataType, TypeRoot
+from forebay.metadata.types import DataType, TypeRoot, child
 from forebay.paimon.files.casts import evolve
 from forebay.paimon.format.arrow import arrow_schema, arrow_type, storage_type
 from forebay.paimon.format.schema import DataField, TableSchema
@@ -49,12 +52,14 @@ class Intake:
         With `deletes`, omitted NOT NULL columns get a neutral value instead of being rejected: they are never read from
         a deleted row. With `is_whole`, a column that would become null because the data lacks it is an error.
         """
-        names = _names_of(data)
+        names = names_of(data)
+        if is_pandas_frame(data):
+            check_index(data, [f.name for f in self._columns])
         self._check_names(names)
         if is_whole and names is not None:
             self._check_whole(data, names)
         fields = [f for f in self._columns if names is None or f.name in names or _is_required(f, deletes)]
-        columns = tuple(Column(f.name, storage_type(f.type)) for f in fields)
+        columns = tuple(Column(f.name, _given_type(f.type)) for f in fields)
         target = pa.schema([self.arrow.field(f.name) for f in fields])
         for batch in iter_record_batches(data, Schema(columns), max_rows=BATCH_ROWS):
             stored = _zoned(batch, target)
@@ -98,24 +103,41 @@ def _is_required(f: DataField, deletes: bool) -> bool:
     return not f.type.nullable and f.default is None and not deletes
 
 
-def _names_of(data: Any) -> set[str] | None:
+def names_of(data: Any) -> set[str] | None:
     """The column names of Arrow data, data frames and dicts; None if they are unknown before conversion."""
     if isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
         return set(data.schema.names)
-    if hasattr(data, "columns"):  # a data frame of pandas or polars
+    if is_pandas_frame(data):
+        return {str(name) for name in (*data.index.names, *data.columns) if name is not None}
+    if hasattr(data, "columns"):  # of polars or DuckDB
         return {str(name) for name in data.columns}
     if isinstance(data, list | tuple) and data and all(isinstance(row, dict) for row in data):
         return {name for row in data for name in row}
     return None
 
 
+def _given_type(t: DataType) -> DataType:
+    """The storage type of `t`, but with the digits of a TIME: those that storage lacks are refused, not cut off."""
+    match t.root:
+        case TypeRoot.TIME:
+            return replace(t, precision=max(t.precision or 0, 3))
+        case TypeRoot.ARRAY:
+            return replace(t, element=_given_type(child(t.element)))
+        case TypeRoot.MAP:
+            key, value = _given_type(child(t.key)).not_null(), _given_type(child(t.value))
+            return replace(t, key=key, value=value, length=None)
+        case TypeRoot.ROW:
+            return replace(t, fields=tuple(replace(f, data_type=_given_type(f.data_type)) for f in t.fields))
+        case _:
+            return storage_type(t)
+
+
 def _zoned(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """The batch with time zones on its TIMESTAMP_LTZ columns, which conversion omits."""
+    """The batch with time zones on its TIMESTAMP_LTZ columns, which conversion omits, and with times as stored."""
     if batch.schema.equals(target):
         return batch
     columns = [
-        column if column.type.equals(f.type) else column.cast(f.type)
-        for column, f in zip(batch.columns, target, strict=True)
+        conform_array(column, f.type, f.name, truncate=False) for column, f in zip(batch.columns, target, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=target)
 

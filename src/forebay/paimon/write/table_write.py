@@ -34,8 +34,14 @@ from forebay.paimon.store.manifests import delete_quietly
 from forebay.paimon.write.bucketing import UNAWARE, FixedBuckets, Part, PartitionSplitter, parts_of
 from forebay.paimon.write.compaction import BucketCompaction, WriteCompaction
 from forebay.paimon.write.dynamic_buckets import DynamicBuckets
-from forebay.paimon.write.incoming import DELETE, INSERT, UPDATE_BEFORE, Intake, parse_kinds
+from forebay.paimon.write.incoming import DELETE, INSERT, UPDATE_BEFORE, Intake, names_of, parse_kinds
 from forebay.paimon.write.partial import partial_columns
+from forebay.paimon.write.retractions import (
+    check_delete_rows,
+    check_group_columns,
+    check_kinds,
+    check_takes_deletes,
+)
 from forebay.paimon.write.writers import AppendWriter, BucketWriter, KeyValueWriter
 
 OPEN_FILES_MAX = 64
@@ -75,7 +81,8 @@ class ExistingFiles:
             key = (e.partition, e.bucket)
             self._files.setdefault(key, []).append(e.file)
             self._sequence[key] = max(self._sequence.get(key, -1), e.file.max_sequence_number)
-            self._totals[e.partition] = e.total_buckets
+            if e.bucket >= 0:  # postponed rows are in no bucket yet
+                self._totals[e.partition] = e.total_buckets
 
     def next_sequence(self, key: Key) -> int:
         return self._sequence.get(key, -1) + 1
@@ -91,9 +98,9 @@ class ExistingFiles:
 class TableWrite:
     """Writes rows of a table. Not thread-safe; each thread or process needs its own writer.
 
-    As in Paimon, two writers must not write the same bucket of a primary-key table at the same time, because their rows
-    would have the same sequence numbers. Several writers of one commit may, if each has its own `WriterShard`; then
-    none of them may compact.
+    Writers of different commits may write the same bucket at the same time: the later commit gives its rows greater
+    sequence numbers (`forebay.paimon.commit.sequence_numbers`). Several writers of one commit may, if each has its own
+    `WriterShard`; then none of them may compact.
     """
 
     def __init__(
@@ -144,13 +151,17 @@ class TableWrite:
             raise InvalidRequest(f"missing={missing!r} is neither 'error' nor 'null'")
         if columns is not None:
             return self.write(data, columns=one_or_more_names(columns, "columns"))
+        if self._spec is not None and (names := names_of(data)) is not None:
+            check_group_columns(self._spec, frozenset(names), f"upsert into {self._table.paths.root}")
         keeps_others = self._table.options.merge_engine in ("partial-update", "aggregation")
         return self.write(data, is_whole=missing == "error" and not keeps_others)
 
     def write(
         self, data: Any, kinds: Any = None, columns: Sequence[str] | None = None, *, is_whole: bool = False
     ) -> int:
-        """Write rows, and return their number. With `columns`, only these are written, and merging keeps the others.
+        """Write rows; return the number of those that were not ignored.
+
+        With `columns`, only these are written, and merging keeps the others.
 
         `data` is anything that `forebay.codec.casting.batches` accepts. `kinds` are the row kinds, one per row (a
         sequence or Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts. With `is_whole`, data that
@@ -159,7 +170,7 @@ class TableWrite:
         kind_codes = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
         names = None if columns is None else partial_columns(self._table, self._spec, columns)
         intake = Intake(self._table.schema, names, leaves_others=names is not None)
-        rows = 0
+        rows = written = 0
         for batch in intake.batches(data, is_whole=is_whole):
             if kind_codes is None:
                 batch_kinds = intake.kinds_of(batch, INSERT)
@@ -168,38 +179,40 @@ class TableWrite:
                 if len(batch_kinds) != batch.num_rows:
                     raise InvalidRequest(f"{len(kind_codes)} row kinds were given for more rows")
             rows += batch.num_rows
-            self.write_batch(batch, batch_kinds)
+            written += self.write_batch(batch, batch_kinds)
         if kind_codes is not None and len(kind_codes) != rows:
             raise InvalidRequest(f"{len(kind_codes)} row kinds were given for {rows} rows")
-        return rows
+        return written
 
     def write_changes(self, data: Any) -> int:
-        """Write rows by their column `_change_type`, and return their number."""
+        """Write rows by their column `_change_type`, and return the number of those that were not ignored."""
         return sum(self.write(rows, kinds) for rows, kinds in split_changes(data))
 
     def delete(self, data: Any) -> int:
         """Delete the rows with the keys in `data`, and return the number of keys.
 
-        Only the columns of the primary key are needed, unless the merge engine uses others.
+        Only the columns of the primary key are needed, and the sequence fields if the table has any. Raises
+        `UnsupportedOperation` if the merge engine would keep the rows.
         """
         if self._spec is None:
             raise InvalidRequest("an append table has no primary key by which rows could be deleted")
-        rows = 0
+        what, rows = f"delete from {self._table.paths.root}", 0
+        check_takes_deletes(self._spec, what)
         for batch in Intake(self._table.schema).batches(data, deletes=True):
+            check_delete_rows(self._spec, batch, what)
             self.write_batch(batch, np.full(batch.num_rows, DELETE, np.int8))
             rows += batch.num_rows
         return rows
 
-    def write_batch(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
-        """Write rows that have exactly the table's Arrow schema.
+    def write_batch(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> int:
+        """Write rows that have exactly the table's Arrow schema; return the number of those that were not ignored.
 
-        Rows of ignored kinds (`ignore-delete`, `ignore-update-before`) are dropped.
+        Rows of ignored kinds (`ignore-delete`, `ignore-update-before`) are dropped. Raises `InvalidRequest` for kinds
+        that the merge engine cannot merge.
         """
-        if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
-            batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
+        batch, kinds = self._taken(batch, kinds)
         if batch.num_rows == 0:
-            return
-        batch = with_offsets(batch)
+            return 0
         partitions, partition_of = self._partitions.split(batch)
         if self._dynamic is not None:
             buckets = self._dynamic.of(batch, partitions, partition_of)
@@ -208,6 +221,15 @@ class TableWrite:
         for part in parts_of(partitions, partition_of, buckets):
             self._write_part(batch, kinds, part)
         self._spill()
+        return len(kinds)
+
+    def _taken(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> tuple[pa.RecordBatch, npt.NDArray[np.int8]]:
+        """The rows without those of ignored kinds. Raises `InvalidRequest` for kinds that cannot be merged."""
+        if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
+            batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
+        if self._spec is not None:
+            check_kinds(self._spec, kinds, f"writing to {self._table.paths.root}")
+        return with_offsets(batch), kinds
 
     def write_bucket(self, partition: bytes, bucket: int, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
         """Write rows of one partition and bucket: see `write_batch`. Partition and bucket are not checked.
@@ -218,10 +240,9 @@ class TableWrite:
             raise InvalidRequest("the buckets of a table with dynamic buckets are chosen by its index; use write_batch")
         if not 0 <= bucket < max(self._total, 1):
             raise InvalidRequest(f"bucket {bucket} is none of the table's {max(self._total, 1)}")
-        if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
-            batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
+        batch, kinds = self._taken(batch, kinds)
         if batch.num_rows:
-            self._write_part(with_offsets(batch), kinds, Part(partition, bucket, None))
+            self._write_part(batch, kinds, Part(partition, bucket, None))
             self._spill()
 
     def _write_part(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], part: Part) -> None:
@@ -297,6 +318,13 @@ class TableWrite:
                 if self._snapshot is None or self._table.snapshots.exists(self._snapshot.id):
                     raise  # otherwise, later snapshots were created and it expired while it was read
 
+    @property
+    def _base(self) -> int | None:
+        """The snapshot that was read for sequence numbers; 0: there was none, None: it was not looked for."""
+        if self._ignore_existing or self._existing is None:
+            return None
+        return 0 if self._snapshot is None else self._snapshot.id
+
     def _index_of(self, partition: bytes) -> Sequence[IndexManifestEntry]:
         self._state()
         if self._snapshot is None:
@@ -312,7 +340,7 @@ class TableWrite:
         prepared = self._prepare_all(items, full)
         indexes = self._dynamic.prepare() if self._dynamic is not None else {}
         return [
-            CommitMessage(key[0], key[1], self._total, _with_index(data, indexes.get(key)), compact)
+            CommitMessage(key[0], key[1], self._total, _with_index(data, indexes.get(key)), compact, self._base)
             for (key, _), (data, compact) in zip(items, prepared, strict=True)
             if not (data.is_empty and compact.is_empty)
         ]

@@ -45,8 +45,8 @@ _SLICE_SECONDS = 0.005
 _SLICE_ITEMS = 4096
 """A time slice ends after this time, or after this many items: in a simulation the clock stands still."""
 
-_ADMITTED_BYTES_MAX = 2 << 20
-"""Total length of the admitted requests: one of the longest, or many of a few thousand items."""
+_ADMITTED_BYTES_MAX = 32 << 20
+"""Memory of the admitted requests once they are parsed: one of the longest, or many of a few thousand items."""
 
 
 @loop_only
@@ -110,7 +110,7 @@ class RequestLimits:
         self.items_max = items_max
         self.answer_bytes_max = answer_bytes_max
         self.admission = RequestAdmission(_ADMITTED_BYTES_MAX)
-        """The admission of long requests, by length, while they are parsed and answered."""
+        """The admission of long requests, by the memory of their parsed form, while they are parsed and answered."""
         self._turn = asyncio.Lock()
 
     def check_items(self, count: int, what: str) -> None:

@@ -22,7 +22,7 @@ from forebay.server.context import ServerCall, ServerContext, serves
 from forebay.server.handlers.staging import transaction_to_pb
 from forebay.server.handlers.table_snapshots import table_snapshot_to_pb
 from forebay.server.lake.lake_tiering import TieringState
-from forebay.server.transactions.manager import TransactionState
+from forebay.server.transactions.transaction import TransactionState
 
 T = TypeVar("T")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.errors import ErrorCode, InvalidRequest, Unavailable
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -17,6 +18,11 @@ from forebay.server.storage.replicas import ReplicaManager
 
 _EARLIEST, _LATEST, _TIMESTAMP, _LEADER_END = 0, 1, 2, 3
 _WITHOUT_OPENING = (_EARLIEST, _LATEST, _LEADER_END)
+
+_SETTLE_SECONDS = 2.0
+"""How long a request for the offset at a time waits for the rows of transactions from before that time."""
+_PAUSE_SECONDS = 0.002, 0.05
+"""The first and the longest pause between two looks."""
 
 
 @serves(ApiKey.LIST_OFFSETS)
@@ -95,6 +101,7 @@ async def _offsets_of(
     """The offset of each bucket of a group. Of a transaction they have all rows or none."""
     timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
     parked = _parked(context.replicas, group) if request.offset_type in _WITHOUT_OPENING else {}
+    pause, deadline = _PAUSE_SECONDS[0], context.clock.monotonic() + _SETTLE_SECONDS
     while True:
         async with context.using_group([bucket for bucket in group if bucket not in parked], total) as opened:
             offsets: dict[TableBucket, int | Exception] = {
@@ -106,12 +113,33 @@ async def _offsets_of(
             if not replicas:
                 return offsets
             now_ms = 0 if timestamp is None else context.clock.now_ms()
-            of_open = await context.in_io(
-                _offsets, replicas, context.replicas, parked, request.offset_type, timestamp, now_ms
+            unsettled = None
+            if timestamp is not None and timestamp <= now_ms:
+                unsettled = await context.in_io(_unsettled, replicas, timestamp)
+            if unsettled is None:
+                of_open = await context.in_io(
+                    _offsets, replicas, context.replicas, parked, request.offset_type, timestamp, now_ms
+                )
+                if of_open is not None:
+                    return offsets | of_open
+                parked = {}  # one was opened meanwhile, and a transaction may have written to it and to others
+        if unsettled is not None:
+            if context.clock.monotonic() >= deadline:
+                return dict.fromkeys(group, unsettled)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS[1])
+
+
+def _unsettled(replicas: list[BucketReplica], timestamp_ms: int) -> Exception | None:
+    """Return an error if a transaction from before a time has yet to write rows to one of these buckets."""
+    for replica in replicas:
+        if not replica.log.settle_time(timestamp_ms):
+            return Unavailable(
+                f"the rows of a transaction are being written to table {replica.table.info.path}: what it held at a "
+                "later time than that of the transaction can be read as soon as they are all there",
+                ErrorCode.REQUEST_TIME_OUT,
             )
-            if of_open is not None:
-                return offsets | of_open
-        parked = {}  # one of them was opened meanwhile, and a transaction may have written to it and to others
+    return None
 
 
 _Parked = dict[TableBucket, tuple[ParkedBucket, int]]

@@ -13,7 +13,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
 from forebay.server.context import ServerCall, ServerContext, serves
-from forebay.server.transactions.manager import TransactionDescription, TransactionState
+from forebay.server.transactions.transaction import TransactionDescription, TransactionState
 
 
 @serves(ApiKey.BEGIN_TRANSACTION)

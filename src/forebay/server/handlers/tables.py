@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import json_serde
-from forebay.metadata.partitions import matches_partial
+from forebay.metadata.partitions import matches_partial, partition_name
 from forebay.metadata.table import AggregateFunction, Column, PartitionInfo, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -238,5 +238,10 @@ def list_partition_infos(context: ServerContext, call: ServerCall) -> Message:
             f"not by {', '.join(unknown)}",
             ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
         )
-    partitions = [p for p in table.current.partitions_by_id.values() if matches_partial(p, partial)]
+    current, keys = table.current, table.info.descriptor.partition_keys
+    partitions: Iterable[PartitionInfo] = current.partitions_by_id.values()
+    if len(partial) == len(keys):  # one, which writers look for before they create it: not among all
+        partition_id = current.partition_ids.get(partition_name([partial[key] for key in keys]))
+        partitions = [] if partition_id is None else [current.partitions_by_id[partition_id]]
+    partitions = [p for p in partitions if matches_partial(p, partial)]
     return pb.ListPartitionInfosResponse(partitions_info=[partition_info_to_pb(p) for p in partitions])

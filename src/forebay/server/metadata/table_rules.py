@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.log.statistics import statistics_columns
 from forebay.codec.rows.keys import bucket_key_encoder, primary_key_encoder
@@ -127,7 +128,10 @@ def _check_properties(properties: Mapping[str, str]) -> None:
         if key in TABLE_OPTIONS:
             parse_option(key, text)
         elif key.startswith(TABLE_PREFIX):
-            raise _invalid_config(f"'{key}' is not a recognized Fluss table property in the current cluster version")
+            hint = did_you_mean(key, TABLE_OPTIONS)
+            raise _invalid_config(
+                f"'{key}' is not a recognized Fluss table property in the current cluster version{hint}"
+            )
         else:
             raise _invalid_config(f"'{key}' is not a Fluss table property; give it as a custom property")
 
@@ -273,7 +277,8 @@ def altered_properties(
         if key.startswith(TABLE_PREFIX) and (option is None or not option.alterable):
             alterable = ", ".join(sorted(o.name for o in TABLE_OPTIONS.values() if o.alterable))
             raise InvalidRequest(
-                f"option '{key}' cannot be altered; those that can are {alterable}",
+                f"option '{key}' cannot be altered; those that can are {alterable}"
+                f"{'' if option else did_you_mean(key, TABLE_OPTIONS)}",
                 ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
             )
     for key, text in to_set.items():

@@ -16,7 +16,7 @@ synced, because the staged rows survive a power failure.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -99,6 +99,8 @@ class BucketReplica:
         self._queue: WriteQueue[Any, Any] = WriteQueue(scheduler)  # of appends, or of puts
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
+        self._writing_decided = threads.lock()
+        """Held to write what one decided transaction has: the next one writes after it."""
         self._seals = 0
         self.closed = False
         self.counters = BucketCounters(log.log_end_offset)
@@ -305,6 +307,16 @@ class BucketReplica:
         return self._queue.held(self._put_group)
 
     @blocking
+    def try_puts(self, batches: Iterable[DecidedBatch]) -> None:
+        """Check that puts of these batches would not be refused, whatever rows they are merged with.
+
+        Raises the error of the first one that would be. Its results hold inside `puts_held`.
+        """
+        requests = (PutRequest(memoryview(each.read()), each.target_columns) for each in batches)
+        with self.table.write_gate.passing(), self._writing:
+            self.kv.try_puts(requests)
+
+    @blocking
     def _write_decided(self, command: DecidedCommand) -> None:
         """Write what a decided transaction has for this bucket, except what the log already has; durable on return.
 
@@ -312,8 +324,15 @@ class BucketReplica:
         an earlier attempt came. Rows of a log table become visible by `show_decided`, others at once. Raises the error
         of the first batch that cannot be written; all before it are.
         """
-        writer_id = command.writer_id
-        done = self.log.last_sequence(writer_id) + 1
+        with self._writing_decided:
+            self._write_missing(command)
+            if self._kv is not None:
+                with self.table.write_gate.passing(), self._writing:
+                    self._kv.catch_up()  # where an earlier attempt came to the log, and not to the state
+            self.log.sync()
+
+    def _write_missing(self, command: DecidedCommand) -> None:
+        done = self.log.last_sequence(command.writer_id) + 1
         group: list[DecidedBatch] = []
         size = 0
         for sequence, batch in enumerate(command.batches):
@@ -322,29 +341,25 @@ class BucketReplica:
             group.append(batch)
             size += batch.size_bytes
             if size >= GROUP_BYTES_MAX:
-                self._write_decided_group(writer_id, sequence + 1 - len(group), group)
+                self._write_decided_group(command, sequence + 1 - len(group), group)
                 group, size = [], 0
         if group:
-            self._write_decided_group(writer_id, sequence + 1 - len(group), group)
-        if self._kv is not None:
-            with self.table.write_gate.passing(), self._writing:
-                self._kv.catch_up()  # where an earlier attempt came to the log, and not to the state
-        self.log.sync()
+            self._write_decided_group(command, sequence + 1 - len(group), group)
 
-    def _write_decided_group(self, writer_id: int, first: int, group: Sequence[DecidedBatch]) -> None:
+    def _write_decided_group(self, command: DecidedCommand, first: int, group: Sequence[DecidedBatch]) -> None:
         # One sync at the end instead of one for each group. A power failure before it takes back the last rows, and
         # the stages give the same ones again before anything else uses the bucket; but auto-increment ids are new ones.
         acks = _ACKS_LEADER if self.table.info.schema.auto_increment_column is None else ACKS_ALL
         requests = []
         for sequence, batch in enumerate(group, first):
             records = batch.read()
-            (seal_as if self._kv is None else number_kv_batch)(records, writer_id, sequence)
-            requests.append(PutRequest(memoryview(records), batch.target_columns, acks, is_decided=True))
+            (seal_as if self._kv is None else number_kv_batch)(records, command.writer_id, sequence)
+            requests.append(PutRequest(memoryview(records), batch.target_columns, acks, decided_ms=command.decided_ms))
         if self._kv is None:
             with self._writing:
                 self._prepare_to_write()
                 for request in requests:
-                    self.log.append_as_leader(request.records)
+                    self.log.append_as_leader(request.records, committed_ms=request.decided_ms)
                     self.counters.bytes_in += len(request.records)
             return
         with self.table.write_gate.passing(), self._writing:

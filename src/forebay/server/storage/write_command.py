@@ -99,9 +99,13 @@ class PutCommand(NamedTuple):
 
 
 class DecidedCommand(NamedTuple):
-    """The batches that a decided transaction has for a bucket, in order. Its writer id has written nothing else."""
+    """The batches that a transaction, decided at `decided_ms`, has for a bucket, in order.
+
+    Its writer id has written nothing else.
+    """
 
     writer_id: int
+    decided_ms: int
     batches: Iterable[DecidedBatch]
 
 

@@ -1,8 +1,10 @@
-"""Conditions of commits: no other writer has changed the keys that a transaction writes.
+"""Conditions of commits: no other writer has changed the keys that a transaction writes, and its rows can be merged.
 
-A condition is, for a primary-key table, a log offset for each bucket: up to there the transaction's author has read. It
-holds if no change at that offset or later is of a key that the transaction has staged for the bucket. The changelog is
-compared, so a row that was changed and changed back counts as changed.
+The first condition is, for a primary-key table, a log offset for each bucket: up to there the transaction's author has
+read. It holds if no change at that offset or later is of a key that the transaction has staged for the bucket. The
+changelog is compared, so a row that was changed and changed back counts as changed.
+
+Another condition is that the rows can be merged with those that are there: see `MergeablePuts`.
 
 Threads: one for each object.
 """
@@ -14,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.base.errors import Conflict
+from forebay.base.errors import Conflict, InvalidRequest
 from forebay.kv.tablet import ChangelogCodec
 from forebay.metadata.table import TableBucket
 from forebay.server.storage.replica import BucketReplica
@@ -86,3 +88,28 @@ class UnchangedKeys:
                 keys = []
         if keys:
             yield pa.concat_arrays(keys)
+
+
+class PutRefused(InvalidRequest):
+    """Rows of a transaction that cannot be merged with those that are in their table."""
+
+
+class MergeablePuts:
+    """The condition that no put of a transaction into a bucket is refused because of the rows that are there."""
+
+    def __init__(self, replica: BucketReplica, staged: Iterable[DecidedBatch]) -> None:
+        self.replica, self._staged = replica, staged
+
+    def check(self) -> None:
+        """Raise `PutRefused` if a put is refused. This holds until other rows are written.
+
+        Raises `CorruptData` for staged rows that cannot be read, `StorageFailure`.
+        """
+        try:
+            self.replica.try_puts(self._staged)
+        except InvalidRequest as e:
+            path = self.replica.table.info.path
+            raise PutRefused(
+                f"nothing of this transaction was written: rows cannot be merged into table {path}: {e.message}",
+                e.code,
+            ) from e

@@ -15,13 +15,16 @@ Rules:
   done, by this process or the next one: a bucket of a decided transaction is not used before its rows are in it.
 - A decided transaction writes with a writer id of its own, and numbers its batches in each bucket from 0. So the log
   of a bucket says how far an earlier attempt has come, and nothing is written twice.
+- All rows of a transaction have the time of its decision in their logs: what the logs held at a time has all or none.
+  Until they are written, the time of their logs stands still (`forebay.log.commit_times`), and a request for an offset
+  by time waits. Decided transactions write to a bucket in the order of their decisions.
 - While rows are written, the tables' commit gates are passed: a table snapshot has all of them or none. Rows of log
   tables become visible when all of them are durable.
-- A commit may have conditions (forebay.server.transactions.commit_conditions). It closes the gates of their tables and
-keeps the
-  puts of its buckets waiting from the check to the last row, so nothing comes in between. It is decided after every
-  transaction that it has seen and before those that it has not, and where its rows cannot be written, the bucket goes
-  offline: opening it writes them first. So a crash, after which nothing is checked again, changes none of that.
+- A commit has conditions (forebay.server.transactions.commit_conditions) if the client sets some, and for tables whose
+  merges may be refused, such as sums that do not fit. It closes the gates of their tables and keeps the puts of its
+  buckets waiting from the check to the last row, so nothing comes in between. It is decided after every transaction
+  that it has seen and before those that it has not, and where its rows cannot be written, the bucket goes offline:
+  opening it writes them first. So a crash, after which nothing is checked again, changes none of that.
 - Rows for tables and partitions that were dropped since they were staged are dropped, too.
 
 Threads: everything may be called from any thread, and blocks. Prior art: Delta's transaction identifiers, Kafka's
@@ -35,8 +38,8 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
+from functools import partial
 from math import inf
 
 from forebay.base import threads
@@ -52,9 +55,11 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.base.thread_rules import blocking
-from forebay.base.threads import Executor, Future, WriteGate
+from forebay.base.threads import Executor, Future
 from forebay.codec.log.header import iter_headers, verify_crc
+from forebay.kv.merge_plans import may_refuse_merges
 from forebay.kv.tablet import ChangelogCodec, PutRequest
+from forebay.log.commit_times import HeldTime
 from forebay.metadata.table import TableBucket
 from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.metadata.catalog import LiveTable, TableCatalog
@@ -63,8 +68,21 @@ from forebay.server.storage.batch_check import check_log_batches
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.server.storage.write_command import DecidedCommand
-from forebay.server.transactions.commit_conditions import KeysChanged, UnchangedKeys, UnchangedSince
-from forebay.server.transactions.stages import ENTRIES_MAX, Stage, StagedBatch, StageFiles
+from forebay.server.transactions.commit_conditions import (
+    KeysChanged,
+    MergeablePuts,
+    PutRefused,
+    UnchangedKeys,
+    UnchangedSince,
+)
+from forebay.server.transactions.stages import ENTRIES_MAX, Stage, StageFiles
+from forebay.server.transactions.transaction import (
+    CommittedBatch,
+    ServerTransaction,
+    TransactionDescription,
+    TransactionLimits,
+    TransactionState,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -84,82 +102,6 @@ _EARLY_CHECKS = 3
 """Checks of a condition while others still write, so that little is left to be checked while they wait."""
 _CODECS_MAX = 64
 """Tables whose rows can be checked without building what that needs."""
-
-
-class TransactionState(IntEnum):
-    """The state of a transaction; the numbers are those of the protocol and of the metadata store."""
-
-    OPEN = 0
-    DECIDED = 1
-    COMMITTED = 2
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionLimits:
-    """The `transaction.*` settings."""
-
-    open_max: int = 1000
-    staged_bytes_max: int = 16 << 30
-    idle_seconds_max: float = 3600.0
-    ledger_ms: int = 30 * 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionDescription:
-    """A transaction as shown to users. `changed_ms`: when it came into its state."""
-
-    transaction_id: int
-    application: str
-    version: int
-    state: TransactionState
-    changed_ms: int
-    stages: int
-    staged_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _DecidedBatch:
-    files: StageFiles
-    staged: StagedBatch
-
-    @property
-    def size_bytes(self) -> int:
-        return self.staged.size_bytes
-
-    @property
-    def target_columns(self) -> tuple[int, ...]:
-        return self.staged.target_columns
-
-    def read(self) -> bytearray:
-        return self.files.batch(self.staged)
-
-
-class _Transaction:
-    def __init__(self, stored: StoredTransaction, used_at: float) -> None:
-        self.stored = stored
-        self.used_at = used_at
-        self.gate = WriteGate()
-        """Passed to stage rows; closed to decide or end the transaction."""
-        self.finishing = threads.lock()
-        """Held to write what is decided."""
-        self.lock = threads.lock()
-        self.stages: dict[str, Stage] | None = None
-        """None until they are looked for, after a restart."""
-        self.stages_found = 0
-        """How many there were at the start."""
-        self.stage_locks: dict[str, threads.Lock] = {}
-        self.staged_bytes = 0
-        self.work: dict[TableBucket, list[_DecidedBatch]] = {}
-
-    @property
-    def state(self) -> TransactionState:
-        return TransactionState(self.stored.state)
-
-    def __str__(self) -> str:
-        stored = self.stored
-        if not stored.application:
-            return f"transaction {stored.transaction_id}"
-        return f"version {stored.version} of application {stored.application!r}"
 
 
 class TransactionManager:
@@ -194,20 +136,20 @@ class TransactionManager:
         self._beginning = threads.lock()
         self._deciding = threads.lock()
         """Held for each decision: their writer ids are in the order in which they become known."""
-        self._by_id: dict[int, _Transaction] = {}
+        self._by_id: dict[int, ServerTransaction] = {}
         self._ended: OrderedDict[int, str] = OrderedDict()
         self._running: dict[int, Future[int]] = {}
         self._codecs: OrderedDict[tuple[int, int], ChangelogCodec] = OrderedDict()
         self._staged_bytes = 0
         self.unfinished: frozenset[int] = frozenset()
         for stored in store.transactions():
-            self._take_up(_Transaction(stored, clock.monotonic()))
+            self._take_up(ServerTransaction(stored, clock.monotonic()))
         for transaction_id in files.transactions():
             transaction = self._by_id.get(transaction_id)
             if transaction is None or transaction.state is TransactionState.COMMITTED:
                 files.remove(transaction_id)
 
-    def _take_up(self, transaction: _Transaction) -> None:
+    def _take_up(self, transaction: ServerTransaction) -> None:
         self._by_id[transaction.stored.transaction_id] = transaction
         if transaction.state is not TransactionState.COMMITTED:
             sizes = self._files.sizes(transaction.stored.transaction_id)
@@ -257,7 +199,9 @@ class TransactionManager:
                 if not replaced:
                     return self._begun(application, version)
 
-    def _history_of(self, application: str) -> tuple[list[_Transaction], StoredTransaction | None, list[_Transaction]]:
+    def _history_of(
+        self, application: str
+    ) -> tuple[list[ServerTransaction], StoredTransaction | None, list[ServerTransaction]]:
         """(decided, the committed one with the highest version, open) transactions of an application at one moment."""
         with self._lock:
             transactions = [(t.state, t) for t in self._by_id.values() if t.stored.application == application]
@@ -274,13 +218,13 @@ class TransactionManager:
             self._store.take(TRANSACTION_COUNTER), application, version, TransactionState.OPEN, self._clock.now_ms()
         )
         self._store.put_transaction(stored)
-        begun = _Transaction(stored, self._clock.monotonic())
+        begun = ServerTransaction(stored, self._clock.monotonic())
         begun.stages = {}
         with self._lock:
             self._by_id[stored.transaction_id] = begun
         return stored
 
-    def _of(self, application: str, state: TransactionState) -> list[_Transaction]:
+    def _of(self, application: str, state: TransactionState) -> list[ServerTransaction]:
         with self._lock:
             return [t for t in self._by_id.values() if t.stored.application == application and t.state is state]
 
@@ -305,7 +249,7 @@ class TransactionManager:
                 f"{transaction} cannot be aborted: it is committed", ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION
             )
 
-    def _end(self, transaction: _Transaction, reason: str, used_before: float = inf) -> bool:
+    def _end(self, transaction: ServerTransaction, reason: str, used_before: float = inf) -> bool:
         """End a transaction with all that it has staged; True if it has ended already.
 
         Return False, and let it be, if it is decided, or was used later than at `used_before` (monotonic seconds).
@@ -326,7 +270,7 @@ class TransactionManager:
             self._drop_stages(transaction)
         return True
 
-    def _drop_stages(self, transaction: _Transaction) -> None:
+    def _drop_stages(self, transaction: ServerTransaction) -> None:
         stages, transaction.stages, transaction.work = transaction.stages or {}, {}, {}
         self._count(transaction, -transaction.staged_bytes)
         try:
@@ -334,7 +278,7 @@ class TransactionManager:
         except ForebayError as e:
             _LOGGER.warning("staged rows of %s are removed at the next start: %s", transaction, e)
 
-    def _count(self, transaction: _Transaction, size: int) -> None:
+    def _count(self, transaction: ServerTransaction, size: int) -> None:
         with self._lock:
             transaction.staged_bytes += size
             self._staged_bytes += size
@@ -387,7 +331,7 @@ class TransactionManager:
             return stage.size_bytes
 
     @contextmanager
-    def _using(self, transaction_id: int) -> Iterator[_Transaction]:
+    def _using(self, transaction_id: int) -> Iterator[ServerTransaction]:
         """An open transaction, which does not end inside the block."""
         with self._lock:
             transaction = self._by_id.get(transaction_id)
@@ -455,14 +399,14 @@ class TransactionManager:
             )
         self._reserve.require(staged + 2 * size)  # what is staged has to be written once more
 
-    def _stages_of(self, transaction: _Transaction) -> dict[str, Stage]:
+    def _stages_of(self, transaction: ServerTransaction) -> dict[str, Stage]:
         if transaction.stages is None:
             with transaction.lock:
                 if transaction.stages is None:
                     transaction.stages = self._files.stages(transaction.stored.transaction_id)
         return transaction.stages
 
-    def _stage(self, transaction: _Transaction, attempt: str) -> tuple[Stage, threads.Lock]:
+    def _stage(self, transaction: ServerTransaction, attempt: str) -> tuple[Stage, threads.Lock]:
         if _ATTEMPT.fullmatch(attempt) is None:
             raise InvalidRequest(
                 f"{attempt[:100]!r} cannot be the name of an attempt: it has up to 100 letters, digits, '.', '_' and "
@@ -513,18 +457,19 @@ class TransactionManager:
         if transaction is None:
             raise self._gone(transaction_id)
         if transaction.state is TransactionState.OPEN:
-            if unchanged_since:
-                self._commit_if_unchanged(transaction, attempts, unchanged_since)
-            else:
-                self._decide(transaction, attempts)
+            self._decide_first(transaction, attempts, unchanged_since)
         if transaction.state is TransactionState.DECIDED:
             self._finish(transaction)
         return transaction.stored.changed_ms
 
     def _decide(
-        self, transaction: _Transaction, attempts: tuple[str, ...], conditions: Sequence[UnchangedKeys] = ()
+        self,
+        transaction: ServerTransaction,
+        attempts: tuple[str, ...],
+        held: Sequence[BucketReplica] = (),
+        unchanged: Sequence[UnchangedKeys] = (),
     ) -> bool:
-        """Decide a transaction. Return False if another one has to write to a bucket with a condition before."""
+        """Decide a transaction. Return False if another one has to write to a bucket whose puts are `held` before."""
         with transaction.gate.closed():
             if transaction.state is not TransactionState.OPEN:
                 return True
@@ -533,77 +478,118 @@ class TransactionManager:
                     raise self._gone(transaction.stored.transaction_id)
             self._check_attempts(transaction, attempts)
             work = self._work_of(transaction, attempts)
-            with self._deciding:
-                if any(self._decided_for(each.replica.bucket) for each in conditions):
-                    return False
-                for condition in conditions:
-                    condition.check(condition.replica.log.log_end_offset)
-                decided = replace(
-                    transaction.stored,
-                    state=TransactionState.DECIDED,
-                    changed_ms=self._clock.now_ms(),
-                    writer_id=self._store.take(WRITER_COUNTER),
-                    attempts=attempts,
-                )
-                self._store.put_transaction(decided)
-                with self._lock:
-                    transaction.stored, transaction.work = decided, work
-                    self._note_unfinished()
+            with ExitStack() as opened:
+                replicas = self._in_each(work, self._begin, opened)
+                with self._deciding:
+                    if any(self._decided_for(replica.bucket) for replica in held):
+                        return False
+                    for condition in unchanged:
+                        condition.check(condition.replica.log.log_end_offset)
+                    with self._time_held(transaction, replicas) as decided_ms:
+                        decided = replace(
+                            transaction.stored,
+                            state=TransactionState.DECIDED,
+                            changed_ms=decided_ms,
+                            writer_id=self._store.take(WRITER_COUNTER),
+                            attempts=attempts,
+                        )
+                        self._store.put_transaction(decided)
+                        with self._lock:
+                            transaction.stored, transaction.work = decided, work
+                            self._note_unfinished()
             return True
 
-    def _commit_if_unchanged(
-        self, transaction: _Transaction, attempts: tuple[str, ...], unchanged_since: UnchangedSince
+    @contextmanager
+    def _time_held(self, transaction: ServerTransaction, replicas: Sequence[BucketReplica]) -> Iterator[int]:
+        """Let time stand still in these logs at a moment that all of them can still give to records, and yield it.
+
+        It stands still until the transaction's rows are written, or, if the block fails, until its end.
+        """
+        held = transaction.held = HeldTime(self._clock.now_ms())
+        try:
+            earliest = [replica.log.hold_time(held) for replica in replicas]
+            # Later than the answers about times that were given before all logs stood still: they are without the rows.
+            held.at_ms = max([held.at_ms, self._clock.now_ms(), *earliest])
+            yield held.at_ms
+        except BaseException:
+            for replica in replicas:
+                replica.log.release_time(held)
+            raise
+
+    def _decide_first(
+        self, transaction: ServerTransaction, attempts: tuple[str, ...], unchanged_since: UnchangedSince
     ) -> None:
-        """Decide and write a transaction if its conditions hold, else end it. Raises as the future of `commit`."""
+        """Decide a transaction, and if it has conditions, write it. End it if they do not hold.
+
+        Raises as the future of `commit`.
+        """
         try:
             with ExitStack() as using:
                 with self._using(transaction.stored.transaction_id):
                     self._check_attempts(transaction, attempts)
                     work = self._work_of(transaction, attempts)
-                    conditions = [
-                        UnchangedKeys(replica, self._codec_of(replica.table), batches, since.get(bucket, 0))
-                        for bucket, batches in work.items()
-                        if (since := unchanged_since.get(bucket.table_id)) is not None
-                        and (replica := self._used(bucket, using)) is not None
-                    ]
+                    unchanged, mergeable = self._conditions(work, unchanged_since, using)
                     for _ in range(_EARLY_CHECKS):
-                        for condition in conditions:
+                        for condition in unchanged:
                             condition.check(condition.replica.log.high_watermark)
-                while not self._written_in_one(transaction, attempts, work, conditions):
-                    for condition in conditions:
-                        for other, _ in self._decided_for(condition.replica.bucket):
+                if not unchanged and not mergeable:
+                    self._decide(transaction, attempts)
+                    return
+                while not self._written_in_one(transaction, attempts, work, unchanged, mergeable):
+                    for replica in _replicas(unchanged, mergeable):
+                        for other, _ in self._decided_for(replica.bucket):
                             self._finish(other)
-        except KeysChanged as e:
+        except (KeysChanged, PutRefused) as e:
             self._end(transaction, e.message)
             raise
 
+    def _conditions(
+        self, work: Mapping[TableBucket, Sequence[CommittedBatch]], unchanged_since: UnchangedSince, using: ExitStack
+    ) -> tuple[list[UnchangedKeys], list[MergeablePuts]]:
+        unchanged, mergeable = list[UnchangedKeys](), list[MergeablePuts]()
+        for bucket, batches in work.items():
+            table = self._catalog.table_by_id(bucket.table_id)
+            since = unchanged_since.get(bucket.table_id)
+            is_merged = table is not None and may_refuse_merges(table.info)
+            if since is None and not is_merged:
+                continue
+            replica = self._used(bucket, using)
+            if replica is not None and since is not None:
+                unchanged.append(UnchangedKeys(replica, self._codec_of(replica.table), batches, since.get(bucket, 0)))
+            if replica is not None and is_merged:
+                mergeable.append(MergeablePuts(replica, batches))
+        return unchanged, mergeable
+
     def _used(self, bucket: TableBucket, using: ExitStack) -> BucketReplica | None:
         """The replica of a bucket, which stays open inside `using`; None if the bucket was dropped."""
-        try:
-            return using.enter_context(self._replicas.using(bucket, counts=False))
-        except Unavailable as e:
-            if e.code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
-                raise
-            return None
+        replica = self._begin(bucket)
+        if replica is not None:
+            using.callback(self._replicas.end, replica)
+        return replica
 
     def _written_in_one(
         self,
-        transaction: _Transaction,
+        transaction: ServerTransaction,
         attempts: tuple[str, ...],
-        work: Mapping[TableBucket, Sequence[_DecidedBatch]],
-        conditions: Sequence[UnchangedKeys],
+        work: Mapping[TableBucket, Sequence[CommittedBatch]],
+        unchanged: Sequence[UnchangedKeys],
+        mergeable: Sequence[MergeablePuts],
     ) -> bool:
         """Decide a transaction, and write it before anything else is written to the buckets of its conditions.
 
         Return False if another transaction has to write to them first.
         """
-        replicas = [condition.replica for condition in conditions]
+        replicas = _replicas(unchanged, mergeable)
         with transaction.finishing:
             with ExitStack() as inside:
                 inside.enter_context(self._gates(work, closed={replica.bucket.table_id for replica in replicas}))
                 for replica in replicas:
                     inside.enter_context(replica.puts_held())
-                if not self._decide(transaction, attempts, conditions):
+                for puts in mergeable:
+                    if self._decided_for(puts.replica.bucket):
+                        return False
+                    puts.check()
+                if not self._decide(transaction, attempts, replicas, unchanged):
                     return False
                 try:
                     self._complete(transaction)
@@ -614,7 +600,7 @@ class TransactionManager:
             self._drop_stages(transaction)
         return True
 
-    def _check_attempts(self, transaction: _Transaction, attempts: tuple[str, ...]) -> None:
+    def _check_attempts(self, transaction: ServerTransaction, attempts: tuple[str, ...]) -> None:
         stages = self._stages_of(transaction)
         unfinished = [a for a in attempts if a not in stages or not stages[a].is_finished]
         if unfinished or len(set(attempts)) != len(attempts):
@@ -630,11 +616,11 @@ class TransactionManager:
         self._reserve.require(sum(stages[attempt].size_bytes for attempt in attempts))
 
     def _work_of(
-        self, transaction: _Transaction, attempts: Sequence[str] | None = None
-    ) -> dict[TableBucket, list[_DecidedBatch]]:
+        self, transaction: ServerTransaction, attempts: Sequence[str] | None = None
+    ) -> dict[TableBucket, list[CommittedBatch]]:
         """Return the batches that a transaction writes to each bucket, in order."""
         stages = self._stages_of(transaction)
-        work: dict[TableBucket, list[_DecidedBatch]] = {}
+        work: dict[TableBucket, list[CommittedBatch]] = {}
         for attempt in transaction.stored.attempts if attempts is None else attempts:
             stage = stages.get(attempt)
             if stage is None or not stage.is_finished:
@@ -646,10 +632,10 @@ class TransactionManager:
                     ErrorCode.CORRUPT_RECORD_EXCEPTION,
                 )
             for entry in self._files.entries(stage):
-                work.setdefault(entry.bucket, []).append(_DecidedBatch(self._files, entry))
+                work.setdefault(entry.bucket, []).append(CommittedBatch(self._files, entry))
         return work
 
-    def _finish(self, transaction: _Transaction) -> None:
+    def _finish(self, transaction: ServerTransaction) -> None:
         """Write what is decided, and remember that it is committed.
 
         Raises `Unavailable` if rows cannot be written now.
@@ -672,7 +658,7 @@ class TransactionManager:
             yield
 
     @blocking
-    def _complete(self, transaction: _Transaction) -> None:
+    def _complete(self, transaction: ServerTransaction) -> None:
         try:
             self._write(transaction)
             committed = replace(transaction.stored, state=TransactionState.COMMITTED)
@@ -700,42 +686,72 @@ class TransactionManager:
                 self._keep_writers(replica)
                 self._replicas.end(replica)
 
-    def _write(self, transaction: _Transaction) -> None:
+    def _write(self, transaction: ServerTransaction) -> None:
         with ExitStack() as inside:
-            writing = [self._writers.submit(self._write_bucket, transaction, bucket) for bucket in transaction.work]
-            written: list[BucketReplica] = []
-            error: ForebayError | None = None
-            for future in writing:
-                try:
-                    replica = future.result()
-                except ForebayError as e:
-                    error = error or e
-                    continue
-                if replica is not None:
-                    written.append(replica)
-                    inside.callback(self._replicas.end, replica)
-            if error is not None:
-                raise error
+            written = self._in_each(transaction.work, partial(self._write_bucket, transaction), inside)
             with self._replicas.showing:
                 for replica in written:
                     replica.show_decided()
+                    replica.log.release_time(transaction.held)
+
+    def _in_each(
+        self, buckets: Iterable[TableBucket], begin: Callable[[TableBucket], BucketReplica | None], uses: ExitStack
+    ) -> list[BucketReplica]:
+        """Call `begin` for each bucket, many at a time; return the replicas, which stay open inside `uses`.
+
+        Raises the first error when all calls have ended.
+        """
+        beginning = [self._writers.submit(begin, bucket) for bucket in buckets]
+        replicas: list[BucketReplica] = []
+        error: ForebayError | None = None
+        for future in beginning:
+            try:
+                replica = future.result()
+            except ForebayError as e:
+                error = error or e
+                continue
+            if replica is not None:
+                replicas.append(replica)
+                uses.callback(self._replicas.end, replica)
+        if error is not None:
+            raise error
+        return replicas
 
     @blocking
-    def _write_bucket(self, transaction: _Transaction, bucket: TableBucket) -> BucketReplica | None:
-        """Write to one bucket, and return its replica, which stays open; None if the bucket was dropped."""
+    def _begin(self, bucket: TableBucket) -> BucketReplica | None:
+        """Return the replica of a bucket, which stays open; None if the bucket was dropped."""
         try:
-            replica = self._replicas.begin(bucket, counts=False)
+            return self._replicas.begin(bucket, counts=False)
         except Unavailable as e:
             if e.code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
                 raise
             return None
+
+    @blocking
+    def _write_bucket(self, transaction: ServerTransaction, bucket: TableBucket) -> BucketReplica | None:
+        """Write to one bucket, after what was decided before; return its replica as `_begin` does."""
+        replica = self._begin(bucket)
+        if replica is None:
+            return None
         try:
             self._keep_writers(replica)
-            replica.submit(DecidedCommand(transaction.stored.writer_id, transaction.work[bucket]))
+            for each, _ in self._decided_for(bucket):
+                if each.stored.writer_id <= transaction.stored.writer_id:
+                    self._write_decided(each, replica)
+                    if replica.has_kv:  # the rows are visible
+                        replica.log.release_time(each.held)
         except BaseException:
             self._replicas.end(replica)
             raise
         return replica
+
+    def _write_decided(self, transaction: ServerTransaction, replica: BucketReplica) -> None:
+        def batches() -> Iterator[CommittedBatch]:
+            # Looked for when it is their turn: meanwhile the transaction may have ended, and its stages are gone.
+            yield from transaction.work.get(replica.bucket, ())
+
+        stored = transaction.stored
+        replica.submit(DecidedCommand(stored.writer_id, stored.changed_ms, batches()))
 
     # ---- for buckets that are opened --------------------------------------------------------------------------------
 
@@ -749,8 +765,8 @@ class TransactionManager:
             replica.log.keep_writers([t.stored.writer_id for t in self._by_id.values() if replica.bucket in t.work])
 
     def write(self, replica: BucketReplica) -> None:
-        for transaction, batches in self._decided_for(replica.bucket):
-            replica.submit(DecidedCommand(transaction.stored.writer_id, batches))
+        for transaction, _ in self._decided_for(replica.bucket):
+            self._write_decided(transaction, replica)
         replica.show_decided()
 
     def _note_unfinished(self) -> None:
@@ -759,7 +775,7 @@ class TransactionManager:
             bucket.table_id for t in self._by_id.values() if t.state is TransactionState.DECIDED for bucket in t.work
         )
 
-    def _decided_for(self, bucket: TableBucket) -> list[tuple[_Transaction, list[_DecidedBatch]]]:
+    def _decided_for(self, bucket: TableBucket) -> list[tuple[ServerTransaction, list[CommittedBatch]]]:
         """The decided transactions that write to a bucket, in the order of their decisions."""
         with self._lock:
             entries = [(t, t.work[bucket]) for t in self._by_id.values() if bucket in t.work]
@@ -779,7 +795,7 @@ class TransactionManager:
         used_before = self._clock.monotonic() - self.limits.idle_seconds_max
         reason = f"it was idle for {self.limits.idle_seconds_max:g} s ('transaction.idle-timeout')"
 
-        def end_if_idle(transaction: _Transaction) -> None:
+        def end_if_idle(transaction: ServerTransaction) -> None:
             if transaction.used_at <= used_before:  # asked again when nothing of it is under way
                 self._end(transaction, reason, used_before)
 
@@ -797,7 +813,7 @@ class TransactionManager:
                 for transaction_id in old:
                     self._by_id.pop(transaction_id, None)
 
-    def _each(self, state: TransactionState, work: Callable[[_Transaction], object]) -> None:
+    def _each(self, state: TransactionState, work: Callable[[ServerTransaction], object]) -> None:
         with self._lock:
             transactions = [t for t in self._by_id.values() if t.state is state]
         for transaction in transactions:
@@ -844,3 +860,9 @@ class TransactionManager:
     def close(self) -> None:
         """Close the files of stages."""
         self._files.close_all()
+
+
+def _replicas(unchanged: Sequence[UnchangedKeys], mergeable: Sequence[MergeablePuts]) -> list[BucketReplica]:
+    """The buckets with conditions, each once."""
+    replicas = [condition.replica for condition in unchanged] + [puts.replica for puts in mergeable]
+    return list({replica.bucket: replica for replica in replicas}.values())

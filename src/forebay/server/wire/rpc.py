@@ -37,7 +37,7 @@ from forebay.protocol.connection import (
     RequestRejected,
     ServerConnection,
 )
-from forebay.protocol.messages import Buffer, Message, check_list_of_records, error_to_wire, has_more_entries, serialize
+from forebay.protocol.messages import Buffer, Message, check_entries, entries_of, error_to_wire, serialize
 from forebay.protocol.sasl import ANONYMOUS, Authenticator
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, ConnectionDescription, Connections
 from forebay.server.context import HANDLERS, Answer, ServerCall, ServerContext
@@ -86,16 +86,22 @@ _OPEN_BYTES_MAX = 64 << 20
 """Bytes of unanswered requests above which a connection is not read from."""
 
 _PARSED_APART_BYTES = 64 << 10
-"""Requests without records are parsed in a thread if they are longer: they may hold very many small things."""
+"""Requests without records are parsed in a thread if they are longer."""
 
 _PARSED_APART_ENTRIES = 1024
-"""Requests with records are, too, if they have more entries than this."""
+"""All requests are, too, if they have more entries than this."""
 
-_PARSED_APART_MAX = 4 << 20
-"""A longer request counts as this long when long ones are admitted: its length is that of its records."""
+_COUNTED_BYTES = 2 << 10
+"""The entries of longer requests are counted; a shorter one has no more messages than `_PARSED_APART_ENTRIES`."""
 
-_PARSED_FACTOR = 16
-"""Memory of a parsed request without records, as a multiple of its length."""
+_ENTRIES_PER_ITEM = 2
+"""Entries of a request for each item that it may have: a bucket of a table of its own is two."""
+
+_ENTRY_BYTES = 384
+"""Memory of an entry of a request once it is parsed and its fields were read."""
+
+_PARSED_FACTOR = 2
+"""Memory of a parsed request without records beside its entries, as a multiple of its length."""
 
 _GREETING_BYTES_MAX = 256
 """The longest ApiVersions request that is kept: it has the name of the client, for whoever asks who is connected."""
@@ -440,10 +446,9 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._send(request.request_id, outcome)
             self._answered(request, began)
             return
-        size = len(request.body)
-        if request.api.key not in BULK_REQUESTS and self.state not in BLOCKED_STATES:
-            size *= _PARSED_FACTOR
-        size += OPEN_REQUEST_BYTES
+        size = len(request.body) + OPEN_REQUEST_BYTES
+        if self.state not in BLOCKED_STATES:
+            size += self._parsed_bytes(request, self._entries(request))
         self._count_open(request.api.key, size)
         answering = self._finish(request, outcome, memory, began)
         task: asyncio.Task[None] | None
@@ -514,17 +519,38 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             return self._connections.version_answer(self._listener, self._role, self._offered)
         if key is ApiKey.AUTHENTICATE:
             return self._authenticate(request)
-        if len(request.body) >= _PARSED_APART_BYTES and (
-            key not in BULK_REQUESTS or has_more_entries(request.api.request, request.body, _PARSED_APART_ENTRIES)
-        ):
+        entries = self._entries(request)
+        if entries > _PARSED_APART_ENTRIES or (key not in BULK_REQUESTS and len(request.body) >= _PARSED_APART_BYTES):
+            check_entries(request.api.request, request.body, entries, self._entries_max)
             self._take(ConnectionEvent.BLOCK)
-            return self._parse_apart(request, memory)
-        return self._dispatch(request, memory, *request.parse_split(request.api.request))
+            return self._parse_apart(request, memory, entries)
+        return self._dispatch(request, memory, *request.parse_split(request.api.request), is_long=False)
+
+    @property
+    def _entries_max(self) -> int:
+        return max(_ENTRIES_PER_ITEM * self._context.limits.items_max, _PARSED_APART_ENTRIES)
+
+    def _entries(self, request: RequestReceived) -> int:
+        """The entries of a request, before it is parsed; 0 for a short one."""
+        if len(request.body) <= _COUNTED_BYTES:
+            return 0
+        return entries_of(request.api.request, request.body, self._entries_max)
+
+    def _parsed_bytes(self, request: RequestReceived, entries: int) -> int:
+        """The memory that a request takes once it is parsed, beside its body. Records are not copied."""
+        copied = 0 if request.api.key in BULK_REQUESTS else _PARSED_FACTOR * len(request.body)
+        return copied + _ENTRY_BYTES * entries
 
     def _dispatch(
-        self, request: RequestReceived, memory: ResponseMemory, message: Message, payloads: Sequence[memoryview]
+        self,
+        request: RequestReceived,
+        memory: ResponseMemory,
+        message: Message,
+        payloads: Sequence[memoryview],
+        *,
+        is_long: bool,
     ) -> Any:
-        user, is_long = self._authenticator.principal, len(request.body) >= _PARSED_APART_BYTES
+        user = self._authenticator.principal
         name = None if user is None else user.name
         call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, memory, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
@@ -540,25 +566,19 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         finally:
             self._unblock()
 
-    async def _parse_apart(self, request: RequestReceived, memory: ResponseMemory) -> Answer | Message:
+    async def _parse_apart(self, request: RequestReceived, memory: ResponseMemory, entries: int) -> Answer | Message:
         """Answer a long request, or one with very many entries; later ones wait until it is parsed."""
-        key, size, limits = request.api.key, len(request.body), self._context.limits
+        key, parsed = request.api.key, self._parsed_bytes(request, entries)
         async with AsyncExitStack() as inside:
             try:
                 await memory.take_place()
-                await inside.enter_async_context(limits.admission.admitted(min(size, _PARSED_APART_MAX)))
-                if key in BULK_REQUESTS:
-                    await self._context.in_io(
-                        check_list_of_records, request.api.request, request.body, limits.items_max
-                    )
-                else:
-                    parsed = size * (_PARSED_FACTOR - 1)
-                    self._count_open(key, parsed)
-                    inside.callback(self._count_open, key, -parsed)
+                await inside.enter_async_context(self._context.limits.admission.admitted(parsed))
+                self._count_open(key, parsed)
+                inside.callback(self._count_open, key, -parsed)
                 message, payloads = await self._context.in_io(request.parse_split, request.api.request)
             finally:
                 self._unblock()
-            outcome = self._dispatch(request, memory, message, payloads)
+            outcome = self._dispatch(request, memory, message, payloads, is_long=True)
             return outcome if isinstance(outcome, Answer | Message) else await outcome
 
     def _unblock(self) -> None:

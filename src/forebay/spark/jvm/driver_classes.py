@@ -18,7 +18,7 @@ from forebay.spark.jvm.compiler import (
     joined_source,
     reflective_constructor,
 )
-from forebay.spark.jvm.gateway import Jvm, once_per_jvm
+from forebay.spark.jvm.gateway import JavaObject, Jvm, once_per_jvm
 from forebay.spark.jvm.jar_cache import cached_jar
 
 _PARTS = {"ForebayParquet": ("ForebayFiles", "ForebayFileScan")}
@@ -47,7 +47,7 @@ def named_driver_class(jvm: Jvm, name: str) -> Constructor | None:
     try:
         with jvm.known_layout("compiler"):
             jar = _jar(jvm, name)
-        loader = jvm.class_("java.lang.Thread").currentThread().getContextClassLoader()
+        loader = _application_class_loader(jvm)
         loader.addURL(jar_url(jvm, jar))
         constructors = jvm.class_("java.lang.Class").forName(name, True, loader).getConstructors()
         # Spark calls the constructor without parameters.
@@ -56,6 +56,18 @@ def named_driver_class(jvm: Jvm, name: str) -> Constructor | None:
         _LOGGER.info("some metrics of scans are not shown in Spark's UI: %s", e)
         return None
     return reflective_constructor(jvm, constructor)
+
+
+def _application_class_loader(jvm: Jvm) -> JavaObject:
+    """The class loader of the whole application, below which Spark Connect gives each of its sessions another one.
+
+    The thread that adds up metrics has this loader, whatever the session of a query is.
+    """
+    loader = jvm.class_("java.lang.Thread").currentThread().getContextClassLoader()
+    kind = jvm.class_("java.lang.Class").forName("org.apache.spark.util.MutableURLClassLoader")
+    while kind.isInstance(loader.getParent()):
+        loader = loader.getParent()
+    return loader
 
 
 def driver_source(name: str) -> str:

@@ -45,7 +45,7 @@ from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
 from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.tail import read_tail
-from forebay.unionread.time_range import offsets_at
+from forebay.unionread.time_range import offsets_at, offsets_now
 
 _KIND, *_PLACE = CHANGELOG_FIELDS
 _METADATA = ("change_type", "offset", "timestamp")
@@ -195,8 +195,9 @@ class ChangesScan(ClusterScan):
         stops = ends if changes.stop is None else dict.fromkeys(buckets, changes.stop)
         if changes.is_of_times and buckets:
             table = connection.table(self.info)
-            starts = offsets_at(table, buckets, changes.start, ends)
-            stops = ends if changes.stop is None else offsets_at(table, buckets, changes.stop, ends)
+            starts = offsets_at(table, buckets, changes.start)
+            stops = offsets_now(table, buckets) if changes.stop is None else offsets_at(table, buckets, changes.stop)
+            ends = stops  # earlier ends would cut transactions
         for bucket, (earliest, _) in ranges.items():
             # If the range includes the beginning of the log, earlier changes of the range may have expired.
             is_known = starts[bucket] > earliest or (not changes.is_of_times and starts[bucket] == earliest)

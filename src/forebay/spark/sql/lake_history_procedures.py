@@ -228,7 +228,7 @@ def create_branch(
     ] = None,
 ) -> None:
     """Make a branch: empty, or beginning with a tag's snapshot."""
-    opened(context, table).context.branches.create(branch, tag, bool(ignoreIfExists))
+    opened(context, table).create_branch(branch, tag, ignore_if_exists=bool(ignoreIfExists))
 
 
 @procedure(HISTORY)
@@ -238,9 +238,9 @@ def delete_branch(
     branch: Annotated[list[str], TEXT, listed, "a branch's name, or several: 'a,b'"],
 ) -> None:
     """Delete branches."""
-    branches = opened(context, table).context.branches
+    target = opened(context, table)
     for name in branch:
-        branches.drop(name)
+        target.delete_branch(name)
 
 
 @procedure(HISTORY)
@@ -251,13 +251,13 @@ def rename_branch(
     to_branch: Annotated[str, TEXT, "its new name"],
 ) -> None:
     """Give a branch another name."""
-    opened(context, table).context.branches.rename(from_branch, to_branch)
+    opened(context, table).rename_branch(from_branch, to_branch)
 
 
 @procedure(HISTORY)
 def fast_forward(context: LakeContext, table: TableName, branch: BranchName) -> None:
     """Make a branch's history that of the table."""
-    opened(context, table).context.branches.fast_forward(branch)
+    opened(context, table).fast_forward(branch)
 
 
 # ---- rollback -------------------------------------------------------------------------------------------------------

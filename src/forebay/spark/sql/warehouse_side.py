@@ -62,10 +62,10 @@ class WarehouseSide(CatalogSide):
     # ---- databases: the lake's catalogs store nothing but their names -----------------------------------------------
 
     def database_names(self) -> list[str]:
-        return self.lake.list_databases()
+        return self.lake.list_databases() if self.lake.warehouse_exists() else []
 
     def has_database(self, database: str) -> bool:
-        return database in self.lake.list_databases()
+        return database in self.database_names()
 
     def _require(self, database: str) -> None:
         if not self.has_database(database):

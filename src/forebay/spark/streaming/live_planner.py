@@ -50,6 +50,7 @@ from forebay.unionread.streaming import (
     micro_batch,
     next_offset,
 )
+from forebay.unionread.time_range import offsets_at
 
 T = TypeVar("T")
 
@@ -110,12 +111,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
 
     def _at_time(self, buckets: Sequence[TableBucket], time_ms: int) -> dict[TableBucket, int]:
         """The first offsets written at `time_ms` or later; the ends of the logs for a time in the future."""
-        try:
-            offsets = self._ask(buckets, time_ms)
-        except ForebayError as e:
-            if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
-                raise
-            return self._ask(buckets, LATEST)
+        offsets = offsets_at(self._connection.table(self._info), buckets, time_ms) if buckets else {}
         earliest = self._ask(buckets, EARLIEST)
         return {bucket: max(offsets[bucket], earliest[bucket]) for bucket in buckets}
 

@@ -36,11 +36,13 @@ from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.io.closing import closed_after
+from forebay.paimon.merge.spec import merge_function
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import DELETE, Intake
+from forebay.paimon.write.retractions import check_takes_deletes
 from forebay.paimon.write.table_write import WriterShard
 from forebay.spark.jvm.spark_jobs import active_context
 from forebay.spark.lake_jobs import SparkTasks
@@ -60,7 +62,7 @@ def delete_where(table: Table, predicates: Sequence[Predicate]) -> None:
     elif predicate.columns() <= set(table.schema.partition_keys):
         _drop_partitions(table, predicate)
     elif table.schema.has_primary_key:
-        check_takes_deletes(table)
+        check_spark_deletes(table.context, f"DELETE FROM {table.name}")
         _retry(partial(_delete_keys, table, predicate), Conflict)
     else:
         assert not table.context.options.deletion_vectors_enabled  # LakeRewrite rewrites the files of such tables
@@ -112,26 +114,18 @@ def _delete_keys(table: Table, predicate: Predicate) -> None:
     commit_and_compact(table, messages, None, runner, may_follow)
 
 
-def check_takes_deletes(table: Table) -> None:
-    """Raise `UnsupportedOperation` where the merge engine of a table with primary key takes no deletes."""
-    options = table.context.options
-    takes_deletes = {
-        "deduplicate": True,
-        "partial-update": options.partial_update_remove_record_on_delete,
-        "aggregation": options.aggregation_remove_record_on_delete,
-    }
-    if options.merge_engine not in takes_deletes:
+def check_spark_deletes(table: TableContext, what: str) -> None:
+    """Raise `UnsupportedOperation` where the merge engine of a table with primary key takes no deletes by statements.
+
+    `what` is the statement. Its deletes have no values of sequence groups, whose rows are therefore kept.
+    """
+    spec = merge_function(table.schema, table.paths.root)
+    check_takes_deletes(spec, what)
+    if spec.sequence_groups:
         raise UnsupportedOperation(
-            f"DELETE FROM {table.name}: merge engine {options.merge_engine} keeps rows for ever; only whole partitions "
-            "can be deleted"
+            f"{what}: the table has sequence groups, which decide about a delete by their columns; use "
+            "Table.delete or Table.write_changes of forebay.paimon, and give these"
         )
-    if not takes_deletes[options.merge_engine]:
-        raise UnsupportedOperation(
-            f"DELETE FROM {table.name}: merge engine {options.merge_engine} takes no deletes unless the table has "
-            f"'{options.merge_engine}.remove-record-on-delete' = 'true'; only whole partitions can be deleted"
-        )
-    if options.ignore_delete:
-        raise UnsupportedOperation(f"DELETE FROM {table.name}: the table has 'ignore-delete' = 'true'")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from forebay.spark.schemas import table_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.committing import commit_and_compact, with_precommit_compaction
-from forebay.spark.writing.lake_deletes import check_takes_deletes
+from forebay.spark.writing.lake_deletes import check_spark_deletes
 from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of, new_write
 from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenRelation
@@ -86,7 +86,7 @@ class LakeDelta(DeltaOperation):
 
     def _write(self, options: dict[str, str]) -> DeltaWrite:
         if self.statement == row_level.DELETE:
-            check_takes_deletes(self._table)
+            check_spark_deletes(self._table.context, f"DELETE FROM {self._table.name}")
         return LakeDeltaWrite(self, self._table, self._base)
 
 
@@ -168,6 +168,7 @@ class LakeDeltaFunction(LakeWriteFunction):
             rows = batch.drop_columns([CHANGE_TYPE_COLUMN])
             is_delete = kinds == CHANGE_TYPES.index("delete")
             if is_delete.any():
+                check_spark_deletes(self.table, f"deleting rows of table {self.name}")
                 for ready in intake.batches(rows.filter(pa.array(is_delete)).select(delete_columns), deletes=True):
                     yield ready, np.full(ready.num_rows, DELETE, np.int8)
             others, done = kinds[~is_delete], 0
