@@ -18,9 +18,9 @@ from forebay.spark.options import ReadOptions
 from forebay.spark.reading import scan as scans
 from forebay.spark.reading.live_plan import ClusterScan
 from forebay.spark.reading.live_read import InlineRows
-from forebay.spark.reading.live_relation import LiveRelation
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from forebay.spark.reading.scan import ScanProxy
+from forebay.spark.sql.live_relation import LiveRelation
 from forebay.unionread.splits import KvBucketSplit
 from tests.unionread.world import PAIMON, World, world
 

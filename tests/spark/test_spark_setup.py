@@ -177,7 +177,12 @@ def keep(batch, number):
 
 
 query = stream.writeStream.foreachBatch(keep).option("checkpointLocation", sys.argv[2] + "/each")
-query.trigger(availableNow=True).start().awaitTermination()
+while True:
+    try:
+        query.trigger(availableNow=True).start().awaitTermination()
+        break
+    except Exception as e:  # Spark gives the function's process ten seconds to start, however busy the machine is
+        assert "connect back" in str(e), e
 assert rows("SELECT count(*) FROM shop.db.totals") == [(6,)]
 rows("DROP TABLE shop.db.totals")
 refused("SELECT * FROM shop.db.totals", "TABLE_OR_VIEW_NOT_FOUND")

@@ -59,10 +59,8 @@ from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, ClusterScan, metadata_fields
 from forebay.spark.reading.live_read import TaskRead
 from forebay.spark.reading.plan import (
-    CHANGES_RANGE,
     DEFAULT_CORES,
     SYSTEM_SEPARATOR,
-    ChangesRange,
     Pushdown,
     SplitsPartition,
 )
@@ -82,7 +80,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = by_name(
     [
-        *map(Option, ("bootstrap.servers", "table", "path", "user", "password", CHANGES_RANGE)),
+        *map(Option, ("bootstrap.servers", "table", "path", "user", "password")),
         *OF_FORMATS.values(),
         *TRANSACTION_OPTIONS,
         Option(ATOMIC, parsers.boolean, True),
@@ -285,8 +283,6 @@ class LiveTarget(Target):
     def __init__(self, settings: Settings, name: str, option_reader: OptionReader) -> None:
         self.settings = settings
         self.option_reader = option_reader
-        beginning = option_reader.take(CHANGES_RANGE)
-        self._changes = None if beginning is None else ChangesRange.from_beginning(beginning)
         table, separator, self.system = name.rpartition(SYSTEM_SEPARATOR)
         if not separator:
             table, self.system = name, ""
@@ -322,11 +318,11 @@ class LiveTarget(Target):
     @property
     def full_schema(self) -> StructType:
         deletes = deletes_option(self.option_reader.values)
-        return scan_of(self.info, ReadOptions(self.settings), self.system, deletes, self._changes).schema
+        return scan_of(self.info, ReadOptions(self.settings), self.system, deletes).schema
 
     @property
     def metadata_fields(self) -> Sequence[StructField]:
-        return () if self.system or self._changes is not None else metadata_fields(self.info)
+        return () if self.system else metadata_fields(self.info)
 
     @property
     def partition_keys(self) -> tuple[str, ...]:
@@ -339,16 +335,16 @@ class LiveTarget(Target):
 
     def scan(self) -> ClusterScan:
         options = read_options(self.settings, self.info.descriptor, self.option_reader.values)
-        return scan_of(self.info, options, self.system, changes=self._changes)
+        return scan_of(self.info, options, self.system)
 
     def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
         """Raises `InvalidRequest` and `UnsupportedOperation` for options that a stream of the table does not have."""
         from forebay.spark.streaming.live_planner import LiveStreamPlanner
 
         self.refuse_limit()
-        of_log = self.system in (CHANGELOG, BINLOG) or self._changes is not None
+        of_log = self.system in (CHANGELOG, BINLOG)
         options = stream_options(self.settings, self.info.descriptor, self.option_reader.values, is_changelog=of_log)
-        scan = scan_of(self.info, options.read, self.system, options.deletes, self._changes)
+        scan = scan_of(self.info, options.read, self.system, options.deletes)
         pushdown = self.pushdown(schema)  # a stream lists its partitions for each batch
         pushdown = Pushdown(pushdown.columns, (), pushdown.filter)
         return LiveStreamPlanner(scan, options, pushdown, schema, self.cores)
@@ -383,8 +379,6 @@ class LiveTarget(Target):
         self.option_reader.take_rest(self.settings)
         if self.system:
             raise InvalidRequest(f"{self.info.path}{SYSTEM_SEPARATOR}{self.system} can only be read")
-        if self._changes is not None:
-            raise InvalidRequest(f"a write has no option '{CHANGES_RANGE}'", ErrorCode.CONFIG_EXCEPTION)
         if overwrite:
             check_replaceable(self.info)
         function = write_function(self.info, self.settings, self.columns)

@@ -11,7 +11,7 @@ forebay.spark.datasource has the classes that both formats share.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -32,12 +32,11 @@ from forebay.spark.jvm.releases import streams_write_arrow
 from forebay.spark.lake_options import (
     CATALOG_PREFIX,
     FORMAT_NAME,
-    SCHEMA_ID,
     lake_read_options,
 )
 from forebay.spark.options import OF_FORMATS
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, PaimonScan
-from forebay.spark.reading.plan import CHANGES_RANGE, SYSTEM_SEPARATOR, ChangesRange
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.workers import short_errors
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from forebay.spark.streaming.planner import StreamPlanner
 
 _BRANCH = "branch_"
-_TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID)
+_TABLE_OPTIONS = ("table", "path", "branch")
 
 
 class PaimonDataSource(SideDataSource):
@@ -160,8 +159,7 @@ class LakeTarget(Target):
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` for missing and unknown options, `NotFound` for a missing table."""
         address = LakeAddress.of(options)
-        of_reads = {key: value for key, value in _others(options).items() if key.lower() != CHANGES_RANGE}
-        read = lake_read_options(of_reads, own=OF_FORMATS)
+        read = lake_read_options(_others(options), own=OF_FORMATS)
         system = address.system
         if read.changelog:
             if system is not None:
@@ -170,17 +168,6 @@ class LakeTarget(Target):
         table = address.open()
         # The current columns: Spark requests them before it tells whether a snapshot is the start of a stream.
         scan = PaimonScan.of(table, address.name, system).with_options(read.table)
-        internal = {key.lower(): value for key, value in options.items()}
-        schema_id = internal.get(SCHEMA_ID)
-        if schema_id is not None and int(schema_id) != scan.table.schema.id:
-            planned = table.context.schemas.schema(int(schema_id)).with_options(scan.table.schema.options)
-            scan = replace(scan, table=scan.table.with_schema(planned))
-        self._has_changes = CHANGES_RANGE in internal
-        if self._has_changes:
-            from forebay.spark.reading.lake_changes import LakeChangesScan
-
-            beginning = ChangesRange.from_beginning(internal[CHANGES_RANGE])
-            scan = LakeChangesScan(scan.table, scan.name, range=beginning)
         self._scan, self._options = scan, read
         super().__init__(address.name, read.own)
 
@@ -199,10 +186,9 @@ class LakeTarget(Target):
 
     def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
         """Raises `UnsupportedOperation` for system tables without changes."""
-        from forebay.spark.streaming.lake_planner import LakeChangesPlanner, LakeStreamPlanner
+        from forebay.spark.streaming.lake_planner import LakeStreamPlanner
 
         if self._scan.system == READ_OPTIMIZED:
             raise UnsupportedOperation(f"{self.name}$ro cannot be read as a stream; the table can")
         self.refuse_limit()
-        kind = LakeChangesPlanner if self._has_changes else LakeStreamPlanner
-        return kind(self._scan, self.pushdown(schema), schema, self._options.limits, self.cores)
+        return LakeStreamPlanner(self._scan, self.pushdown(schema), schema, self._options.limits, self.cores)

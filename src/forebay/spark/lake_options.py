@@ -44,9 +44,6 @@ FORMAT_NAME = "forebay-paimon"
 CATALOG_PREFIX = "catalog."
 """The prefix of options of a table's catalog, among the options of the format."""
 
-SCHEMA_ID = "schema-id"
-"""The option with the id of the schema to read with: the one with which Spark planned the query."""
-
 SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
 """The prefixes of options of reads in the session's configuration; the later one wins."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from pyspark.sql.datasource import DataSourceStreamReader
+
 from forebay.paimon.table import Table
 from forebay.spark.lake_datasource import PaimonDataSource
 from forebay.spark.streaming.reader import StreamReader
@@ -23,12 +25,15 @@ class PaimonStream(Stream):
 
     def restart(self, **options: str) -> None:
         self._options |= options
-        source = PaimonDataSource(self._options)
-        self.reader = source.streamReader(source.schema())
+        self.reader = self._new_reader()
         if not isinstance(self.reader, StreamReader):
             self.reader.initialOffset()  # raises why there is no stream
         # Tasks get a reader of their own, and its state at the start of the query.
-        self._of_tasks = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
+        self._of_tasks = pickle.loads(pickle.dumps(self._new_reader()))
+
+    def _new_reader(self) -> DataSourceStreamReader:
+        source = PaimonDataSource(self._options)
+        return source.streamReader(source.schema())
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the next micro-batch."""

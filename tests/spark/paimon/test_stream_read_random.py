@@ -18,8 +18,11 @@ from forebay.metadata import types
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
+from forebay.spark.lake_options import lake_read_options
 from forebay.spark.reading.lake_changes import LakeChangesScan
-from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown
+from forebay.spark.reading.plan import ChangesRange, Pushdown
+from forebay.spark.streaming.lake_planner import LakeChangesPlanner
+from forebay.spark.streaming.reader import StreamReader
 from tests.every_run import every_run
 from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
@@ -199,6 +202,19 @@ def read_changes(table: Table, start: int, stop: int | None, is_net: bool = Fals
     return [row for task in tasks for batch in read.read(task) for row in batch.to_pylist()]
 
 
+class ChangesStream(PaimonStream):
+    """A stream of CHANGES from version 2 on."""
+
+    def __init__(self, table: Table, **options: str) -> None:
+        self._scan = LakeChangesScan(table.context, "t", range=ChangesRange(2))
+        super().__init__(table, **options)
+
+    def _new_reader(self) -> StreamReader:
+        limits = lake_read_options({name: value for name, value in self._options.items() if name != "path"}).limits
+        pushdown, schema = Pushdown(tuple(self._scan.schema.names)), self._scan.schema
+        return StreamReader(LakeChangesPlanner(self._scan, pushdown, schema, limits, 2))
+
+
 def applied(state: Counter[Any], changes: list[Row]) -> Counter[Any]:
     """A table's rows after the changes; no change takes a row away that is not there."""
     found = Counter(state)
@@ -272,7 +288,7 @@ def test_the_changes_of_a_key_in_one_commit_come_to_no_more_than_two(tmp_path: P
 def test_a_stream_of_changes_has_each_change_once(tmp_path: Path, limits: dict[str, str]) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
     write_history(table, random.Random(3))
-    stream = PaimonStream(table, **{CHANGES_RANGE.replace(".", "_"): "version 2"}, **limits)
+    stream = ChangesStream(table, **limits)
     found = stream.rest()
     stream.restart()
     write_history(table, random.Random(4))

@@ -3,22 +3,21 @@
 Spark's Python data source has classes that run functions in Python workers. They are not public. Spark creates them in
 a planner process, which it starts for each query; here the driver creates them directly:
 
-- `reader_factory` with `input_partitions`, and `writer_factory`, `stream_writer_factory`, whose tasks each return a
-  commit message (`pickled_message`);
-- `python_stream`, the stream of a format that is written in Python.
+- `reader_factory` with `input_partitions`;
+- `writer_factory` and `stream_writer_factory`, whose tasks each return a commit message (`pickled_message`).
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm, once_per_jvm
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, once_per_jvm
 from forebay.spark.jvm.spark_values import struct_type
-from forebay.spark.jvm.values import java_map, scala_none
+from forebay.spark.jvm.values import scala_none
 
 PYTHON_SOURCE = "org.apache.spark.sql.execution.datasources.v2.python."
 
@@ -101,23 +100,3 @@ def _python_source(jvm: Jvm, _user_files: tuple[str, ...]) -> JavaObject:
 def python_metrics(jvm: Jvm) -> JavaObject:
     """A CustomMetric[] of the values that Spark's Python runner reports for each task, for the SQL tab."""
     return _python_source(jvm, user_files(jvm)).createPythonMetrics()
-
-
-def python_stream(
-    jvm: Jvm, format_name: str, schema: StructType, options: Mapping[str, str], checkpoint: str
-) -> JavaObject:
-    """The MicroBatchStream of the format `format_name`, which is written in Python and registered with Spark."""
-    with jvm.known_layout("stream of a Python data source"):
-        source = jvm.class_(PYTHON_SOURCE + "PythonDataSourceV2")()
-        source.setShortName(format_name)
-        java_options = jvm.class_("org.apache.spark.sql.util.CaseInsensitiveStringMap")(java_map(jvm, options))
-        transforms = jvm.array(CONNECTOR + "expressions.Transform", ())
-        table = source.getTable(struct_type(jvm, schema), transforms, java_options)
-        scan = table.newScanBuilder(java_options).build()
-    try:
-        return scan.toMicroBatchStream(checkpoint)
-    except Exception as e:  # a checked exception, of which Spark would show nothing if a proxy threw it
-        cause = getattr(e, "java_exception", None) or getattr(e, "_origin", None)
-        if cause is None:
-            raise
-        raise JavaThrow(jvm.class_("java.lang.IllegalArgumentException")(str(cause.getMessage()), cause)) from e

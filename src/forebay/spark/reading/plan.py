@@ -25,7 +25,6 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from forebay.base.errors import InvalidRequest
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.unionread.overridden import OverriddenRows
@@ -55,9 +54,6 @@ class Pushdown:
 SYSTEM_SEPARATOR = "$"
 """The separator between the name of a table and that of its system table."""
 
-CHANGES_RANGE = "changes.range"
-"""The option with the beginning of a stream of CHANGES, which the catalog passes to the format."""
-
 
 @dataclass(frozen=True)
 class ChangesRange:
@@ -69,18 +65,6 @@ class ChangesRange:
     start: int = 0
     stop: int | None = None
     is_of_times: bool = False
-
-    def beginning(self) -> str:
-        """The beginning of the range, as the value of `CHANGES_RANGE`."""
-        return f"{'time' if self.is_of_times else 'version'} {self.start}"
-
-    @classmethod
-    def from_beginning(cls, text: str) -> ChangesRange:
-        """The range from `beginning` without an end. Raises `InvalidRequest` for a malformed text."""
-        unit, _, start = text.partition(" ")
-        if unit not in ("time", "version") or not start.removeprefix("-").isdigit():
-            raise InvalidRequest(f"option '{CHANGES_RANGE}' is '{text}': write 'version <n>' or 'time <milliseconds>'")
-        return cls(int(start), is_of_times=unit == "time")
 
 
 ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

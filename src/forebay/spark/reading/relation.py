@@ -2,17 +2,16 @@
 
 A `Relation` is one reference of a query to a table, with its options, as in Spark's plans. It reads the table, one of
 its system tables (`t$changelog`, `t$audit_log`), or the table's changes (`ChangesRelation`). Spark decides later
-whether a batch or a stream reads it: `plan` then rejects options of streams, and `stream_options` those of batches.
+whether a batch or a stream reads it: `plan` then rejects options of streams, and `stream` those of batches.
 
-Each side implements it: forebay.spark.reading.live_relation for a cluster, forebay.spark.reading.lake_relation for a
-warehouse. The scans that ask it are in forebay.spark.reading.scan; all of this is on the driver.
+Each side implements it: forebay.spark.sql.live_relation for a cluster, forebay.spark.sql.lake_relation for a warehouse.
+The scans that ask it are in forebay.spark.reading.scan; all of this is on the driver.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
@@ -22,14 +21,12 @@ from forebay.spark.read_modes import DEFAULT_MODES, ReadMode
 from forebay.spark.reading.plan import ChangesRange, Pushdown, ScanPlan
 
 if TYPE_CHECKING:
+    from forebay.spark.jvm.proxy import JavaProxy
     from forebay.spark.reading.buckets import BucketPlan
 
 
 class Relation(ABC):
     """A table as one query reads it: its name, Spark schema, the columns that filters can use, and its planner."""
-
-    stream_format: ClassVar[str]
-    """The format that reads it as a stream."""
 
     partition_keys: tuple[str, ...] = ()
     strategy: str | None = None
@@ -57,8 +54,8 @@ class Relation(ABC):
         """
 
     @abstractmethod
-    def stream_options(self) -> Mapping[str, str]:
-        """The options with which `stream_format` reads the relation as a stream.
+    def stream(self, schema: StructType, mode: ReadMode) -> JavaProxy:
+        """The stream of one query, for Spark; `schema` is Spark's, `mode` that of the tasks (`ROWS` or `COLUMNS`).
 
         Raises `UnsupportedOperation` if it cannot be a stream, `InvalidRequest` for wrong options.
         """
@@ -89,7 +86,7 @@ class ChangesRelation(Relation):
         self.key = key
         self._range, self._is_net = changes, is_net
 
-    def stream_options(self) -> Mapping[str, str]:
+    def stream(self, schema: StructType, mode: ReadMode) -> JavaProxy:
         """Raises `UnsupportedOperation` for an end, for which Spark would wait, and for net changes, which it drops."""
         if self._range.stop is not None:
             raise UnsupportedOperation(f"{self.name} as a stream has no end: leave it out, or read a batch")
@@ -98,8 +95,8 @@ class ChangesRelation(Relation):
                 f"{self.name} as a stream has no deduplicationMode = netChanges, for which Spark would drop changes "
                 "of equal times: read a batch, or leave it out"
             )
-        return self._stream_options()
+        return self._stream(schema, mode)
 
     @abstractmethod
-    def _stream_options(self) -> Mapping[str, str]:
-        """The options of a stream that begins at the start of the range."""
+    def _stream(self, schema: StructType, mode: ReadMode) -> JavaProxy:
+        """The stream that begins at the start of the range."""

@@ -26,7 +26,6 @@ from forebay.spark.jvm.expressions import read_expression
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.planning import calling_thread_id
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.jvm.python_tasks import python_stream
 from forebay.spark.jvm.scan_metrics import scan_metrics
 from forebay.spark.jvm.spark_values import column_reference, struct_type
 from forebay.spark.jvm.values import java_map, optional_long
@@ -144,7 +143,7 @@ class ScanProxy(JavaProxy):
 
     def columnarSupportMode(self) -> JavaObject:
         """One mode for all partitions: otherwise Spark requests the partitions before it has the values of a join."""
-        is_columnar = not self._is_stream and self._mode()[0] is not ReadMode.ROWS
+        is_columnar = self._mode()[0] is not ReadMode.ROWS
         mode = self.jvm.class_(READ + "Scan$ColumnarSupportMode")
         return mode.SUPPORTED if is_columnar else mode.UNSUPPORTED
 
@@ -159,11 +158,10 @@ class ScanProxy(JavaProxy):
     def toBatch(self) -> JavaProxy:
         return self._to_answer.pop(calling_thread_id(self.jvm), self) if self._to_answer else self
 
-    def toMicroBatchStream(self, checkpoint: str) -> JavaObject:
-        """The stream of the format: Spark requests all columns of a stream and evaluates filters itself."""
+    def toMicroBatchStream(self, checkpoint: str) -> JavaProxy:
+        """The stream of the table: Spark requests all columns of a stream and evaluates filters itself."""
         self._is_stream = True
-        options = self._relation.stream_options()
-        return python_stream(self.jvm, self._relation.stream_format, self._schema, options, checkpoint)
+        return self._relation.stream(self._schema, self._mode()[0])
 
     def supportedCustomMetrics(self) -> JavaObject:
         return self._once("metrics", lambda: scan_metrics(self.jvm)[0])

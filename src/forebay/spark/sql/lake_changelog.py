@@ -11,12 +11,14 @@ from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.paimon.read.commit_changes import check_has_changes
 from forebay.paimon.table import Table
 from forebay.spark.context import LakeContext
-from forebay.spark.lake_options import FORMAT_NAME, READ_CHANGELOG, lake_read_options
+from forebay.spark.lake_options import READ_CHANGELOG, lake_read_options
+from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.lake_changes import LakeChangesScan
-from forebay.spark.reading.lake_relation import stream_format_options
-from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown, ScanPlan
+from forebay.spark.reading.plan import ChangesRange, Pushdown, ScanPlan
 from forebay.spark.reading.relation import ChangesRelation
 from forebay.spark.sql.changelogs import TableChanges
+from forebay.spark.streaming.lake_planner import LakeChangesPlanner
+from forebay.spark.streaming.micro_batches import MicroBatchStream
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,6 @@ class LakeTableChanges(TableChanges):
 class LakeChangesRelation(ChangesRelation):
     """The changes in a range."""
 
-    stream_format = FORMAT_NAME
-
     def __init__(self, of: LakeTableChanges, changes: ChangesRange, is_net: bool, options: Mapping[str, str]) -> None:
         table, has_key = of.table.context, of.table.context.schema.has_primary_key
         name = f"{of.name} CHANGES"
@@ -61,12 +61,13 @@ class LakeChangesRelation(ChangesRelation):
         self._scan = LakeChangesScan(table, of.name, range=changes, is_net=is_net and has_key)
         super().__init__(name, self._scan.schema, self._scan.columns, table.schema.primary_keys, changes, is_net)
         self.partition_keys = self._scan.partition_keys
-        self._context, self._table, self._options = of.context, of.table, options
+        self._context = of.context
 
     def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         self._read.refuse_for_batches()
         return self._scan.plan(self._context.cores, pushdown, schema)
 
-    def _stream_options(self) -> dict[str, str]:
-        options = stream_format_options(self._context, self._table, None, self._options)
-        return {**options, CHANGES_RANGE: self._range.beginning()}
+    def _stream(self, schema: StructType, mode: ReadMode) -> MicroBatchStream:
+        context, pushdown = self._context, Pushdown(tuple(schema.fieldNames()))
+        planner = LakeChangesPlanner(self._scan, pushdown, schema, self._read.limits, context.cores)
+        return MicroBatchStream(context.jvm, planner, schema, mode)

@@ -36,10 +36,10 @@ from forebay.spark.jvm.spark_values import python_options
 from forebay.spark.jvm.values import java_map
 from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import SYSTEM_TABLES, PaimonScan
-from forebay.spark.reading.lake_relation import LakeRelation
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
+from forebay.spark.sql.lake_relation import LakeRelation
 from forebay.spark.sql.live_ddl import MANAGED
 from forebay.spark.sql.partitions import PartitionManagement
 from forebay.spark.sql.requests import without_travel

@@ -10,12 +10,14 @@ from pyspark.sql.types import StructType
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata.table import TableInfo
 from forebay.spark.context import LiveContext
-from forebay.spark.options import FORMAT_NAME, STARTUP_MODE, STARTUP_TIMESTAMP, is_for_streams, read_options
+from forebay.spark.options import STARTUP_MODE, STARTUP_TIMESTAMP, is_for_streams, read_options
+from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.live_changes import scan_of
-from forebay.spark.reading.live_relation import stream_format_options
 from forebay.spark.reading.plan import ChangesRange, Pushdown, ScanPlan
 from forebay.spark.reading.relation import ChangesRelation
 from forebay.spark.sql.changelogs import TableChanges
+from forebay.spark.sql.live_relation import live_stream
+from forebay.spark.streaming.micro_batches import MicroBatchStream
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,6 @@ class LiveTableChanges(TableChanges):
 class LiveChangesRelation(ChangesRelation):
     """The changes in a range."""
 
-    stream_format = FORMAT_NAME
-
     def __init__(
         self, table: LiveTableChanges, changes: ChangesRange, is_net: bool, options: Mapping[str, str]
     ) -> None:
@@ -60,8 +60,8 @@ class LiveChangesRelation(ChangesRelation):
         read_options(self._context.settings, self._info.descriptor, self._options)
         return self._scan.plan(self._context.connection, self._context.cores, pushdown, schema)
 
-    def _stream_options(self) -> dict[str, str]:
+    def _stream(self, schema: StructType, mode: ReadMode) -> MicroBatchStream:
         for name in self._options:
             if name.lower() in (STARTUP_MODE, STARTUP_TIMESTAMP):
                 raise InvalidRequest(f"{self.name}: leave '{name}' out, the range says where the stream begins")
-        return stream_format_options(self._context, self._info, self._options, changes=self._range)
+        return live_stream(self._context, self._info, self._options, schema, mode, changes=self._range)

@@ -52,10 +52,10 @@ from forebay.spark.reading.live_plan import (
     metadata_fields,
     row_counts,
 )
-from forebay.spark.reading.live_relation import LiveRelation
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
+from forebay.spark.sql.live_relation import LiveRelation
 from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (

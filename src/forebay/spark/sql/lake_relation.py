@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.paimon.read.stream import check_streamable
 from forebay.paimon.table import Table
 from forebay.spark.context import LakeContext
 from forebay.spark.jvm.hadoop import has_file_system
 from forebay.spark.lake_options import (
-    CATALOG_PREFIX,
     FORMAT_NAME,
     READ_CHANGELOG,
     READ_MODES,
-    SCHEMA_ID,
     SESSION_PREFIXES,
     lake_read_options,
 )
 from forebay.spark.options import OWN_SESSION_PREFIX
-from forebay.spark.read_modes import READ_COLUMNAR, READ_NATIVE
+from forebay.spark.read_modes import READ_COLUMNAR, READ_NATIVE, ReadMode
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, PaimonScan
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.relation import Relation
+from forebay.spark.streaming.lake_planner import LakeStreamPlanner
+from forebay.spark.streaming.micro_batches import MicroBatchStream
 
 if TYPE_CHECKING:
     from forebay.spark.reading.buckets import BucketPlan
@@ -40,8 +39,6 @@ class LakeRelation(Relation):
     The columns are those of the table, or of the snapshot that the table's own options name. Options of the read select
     the snapshot or changes, unless a statement requires a certain snapshot.
     """
-
-    stream_format = FORMAT_NAME
 
     def __init__(
         self,
@@ -83,12 +80,13 @@ class LakeRelation(Relation):
 
         return lake_buckets(self._scan, plan, pushdown)
 
-    def stream_options(self) -> dict[str, str]:
+    def stream(self, schema: StructType, mode: ReadMode) -> MicroBatchStream:
+        """Raises `UnsupportedOperation` for a table without changes."""
         if self._system == READ_OPTIMIZED:
             raise UnsupportedOperation(f"{self.name} cannot be read as a stream; the table itself can")
-        # The format also checks this, but Spark would hide the reason.
-        check_streamable(self._scan.table)
-        return stream_format_options(self._context, self._table, self._system, self._options)
+        context, pushdown = self._context, Pushdown(tuple(schema.fieldNames()))
+        planner = LakeStreamPlanner(self._scan, pushdown, schema, self._read.limits, context.cores)
+        return MicroBatchStream(context.jvm, planner, schema, mode)
 
 
 def session_options(context: LakeContext) -> dict[str, str]:
@@ -101,21 +99,4 @@ def session_options(context: LakeContext) -> dict[str, str]:
         for prefix in SESSION_PREFIXES
         for key, value in settings.items()
         if key.startswith(prefix)
-    }
-
-
-def stream_format_options(
-    context: LakeContext, table: Table, system: str | None, options: Mapping[str, str]
-) -> dict[str, str]:
-    """The options by which the format reads `table` as a stream, under exactly its schema."""
-    stored = table.context.schemas.schema(table.schema.id).options
-    own = {key: value for key, value in table.schema.options.items() if stored.get(key) != value}
-    return {
-        **own,
-        **options,
-        **{CATALOG_PREFIX + key: value for key, value in context.options},
-        "table": table.name if system is None else f"{table.name}${system}",
-        "branch": table.context.paths.branch,
-        SCHEMA_ID: str(table.schema.id),
-        "cores": str(context.cores),
     }

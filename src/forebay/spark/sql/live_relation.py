@@ -18,14 +18,12 @@ from forebay.spark.options import (
     FORMAT_NAME,
     IGNORE,
     INCLUDE,
-    LAKE_PREFIX,
     LEASE_DURATION,
     LEASE_ID,
     OWN_SESSION_PREFIX,
     SERVER_SIDE,
     SESSION_PREFIX,
     SESSION_ZONE,
-    STARTUP_TIMESTAMP,
     STRATEGY,
     deletes_option,
     is_for_streams,
@@ -35,8 +33,10 @@ from forebay.spark.options import (
 from forebay.spark.read_modes import READ_COLUMNAR, ReadMode
 from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LAKE, AsOf, ClusterScan
-from forebay.spark.reading.plan import CHANGES_RANGE, SYSTEM_SEPARATOR, ChangesRange, Pushdown, ScanPlan
+from forebay.spark.reading.plan import ChangesRange, Pushdown, ScanPlan
 from forebay.spark.reading.relation import Relation
+from forebay.spark.streaming.live_planner import LiveStreamPlanner
+from forebay.spark.streaming.micro_batches import MicroBatchStream
 
 if TYPE_CHECKING:
     from forebay.spark.reading.buckets import BucketPlan
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 class LiveRelation(Relation):
     """A table of a cluster, or its system table `system`: its changelog, its binlog or its lake."""
-
-    stream_format = FORMAT_NAME
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class LiveRelation(Relation):
 
         return live_buckets(self._context.connection, self._info, plan, pushdown)
 
-    def stream_options(self) -> dict[str, str]:
+    def stream(self, schema: StructType, mode: ReadMode) -> MicroBatchStream:
         """Raises `UnsupportedOperation` for a past state, for `$lake`, and for deletes without their column."""
         if self._system == LAKE or self._as_of is not None:
             raise self.not_streamable()
@@ -103,40 +101,30 @@ class LiveRelation(Relation):
                 f"or newer tells a catalog in time: use the format '{FORMAT_NAME}', or stream "
                 f"{self._info.path}$changelog"
             )
-        return stream_format_options(self._context, self._info, self._options, self._system)
+        return live_stream(self._context, self._info, self._options, schema, mode, system=self._system)
 
 
-def stream_format_options(
+def live_stream(
     context: LiveContext,
     info: TableInfo,
     options: Mapping[str, str],
+    schema: StructType,
+    mode: ReadMode,
+    *,
     system: str = "",
     changes: ChangesRange | None = None,
-) -> dict[str, str]:
-    """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for invalid options.
-
-    Errors that Spark would hide in the format's process are raised here as well.
-    """
+) -> MicroBatchStream:
+    """The stream of a table, of a system table, or of changes. Raises `InvalidRequest` for invalid options."""
     session = context.session_options()
-    settings = context.settings
-    of_log = system in (CHANGELOG, BINLOG) or changes is not None
-    zone = session.get(SESSION_ZONE)
-    of_stream = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
-    scan_of(info, of_stream.read, system, of_stream.deletes, changes)
-    format_options = {name.lower(): value for name, value in options.items()}
-    if of_stream.timestamp_ms is not None:
-        format_options[STARTUP_TIMESTAMP] = str(of_stream.timestamp_ms)
-    for name in (LEASE_ID, LEASE_DURATION, STRATEGY, SERVER_SIDE):
-        if SESSION_PREFIX + name in session:
-            format_options.setdefault(name, session[SESSION_PREFIX + name])
-    if changes is not None:
-        format_options[CHANGES_RANGE] = changes.beginning()
-    return {
-        # Floats are seconds; options of the client are in milliseconds.
-        **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.user_options},
-        **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
-        **format_options,
-        "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
-        "table": f"{info.path}{SYSTEM_SEPARATOR if system else ''}{system}",
-        "cores": str(context.cores),
-    }
+    names = (LEASE_ID, LEASE_DURATION, STRATEGY, SERVER_SIDE)
+    of_session = {name: session[SESSION_PREFIX + name] for name in names if SESSION_PREFIX + name in session}
+    of_stream = stream_options(
+        context.settings,
+        info.descriptor,
+        of_session | {name.lower(): value for name, value in options.items()},
+        is_changelog=system in (CHANGELOG, BINLOG) or changes is not None,
+        zone=session.get(SESSION_ZONE),
+    )
+    scan = scan_of(info, of_stream.read, system, of_stream.deletes, changes)
+    planner = LiveStreamPlanner(scan, of_stream, Pushdown(tuple(schema.fieldNames())), schema, context.cores)
+    return MicroBatchStream(context.jvm, planner, schema, mode)
