@@ -26,7 +26,6 @@ import forebay
 from tests.pipelines.live_pipelines import PIPELINES
 from tests.pipelines.trial import PATIENCE_SECONDS, Site, Trial
 from tests.process_groups import ProcessGroup
-from tests.spark.releases import SPARK
 
 KILLS = int(os.environ.get("CLUSTER_KILLS", "3"))
 SEED = int(os.environ.get("CLUSTER_KILLS_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -36,7 +35,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("CLUSTER_KILLS" not in os.environ, reason="`make cluster-exam` runs it: it takes an hour"),
     pytest.mark.timeout((KILLS + 4) * PATIENCE_SECONDS),
-    pytest.mark.skipif(SPARK < (4, 2), reason="streams of tables need Spark 4.2"),
     pytest.mark.filterwarnings("ignore:this cluster has no:RuntimeWarning"),
 ]
 

@@ -17,13 +17,11 @@ from spark_cluster import SparkCluster
 import forebay
 from tests.patience import PATIENCE, until
 from tests.process_groups import ProcessGroup
-from tests.spark.releases import SPARK
 
 pytestmark = [
     pytest.mark.foreign,
     pytest.mark.slow,
     pytest.mark.spark,
-    pytest.mark.skipif(SPARK < (4, 2), reason="streams of tables need Spark 4.2"),
 ]
 
 ROUNDS, ROWS = 4, 20_000

@@ -15,7 +15,6 @@ import forebay
 from forebay.testing.server import ServerProcess
 from tests.pipelines.live_pipelines import PIPELINES
 from tests.pipelines.trial import PATIENCE_SECONDS, Site, Trial
-from tests.spark.releases import SPARK
 
 KILLS = int(os.environ.get("PIPELINE_KILLS", "4"))
 SEED = int(os.environ.get("PIPELINE_KILLS_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -24,7 +23,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout((KILLS + 4) * PATIENCE_SECONDS),
-    pytest.mark.skipif(SPARK < (4, 2), reason="streams of tables need Spark 4.2"),
 ]
 
 MASTERS = {"local[2,4]": "forebay.spark.daemon", "local-cluster[2,1,512]": "CoarseGrainedExecutorBackend"}

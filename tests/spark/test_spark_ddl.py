@@ -314,7 +314,6 @@ def test_bad_statements_fail_with_a_message_that_names_what_is_wrong(
         assert part in message
 
 
-@pytest.mark.skipif(SPARK < (4, 2), reason="streams written in Python have limits from Spark 4.2 on")
 def test_a_stream_into_what_stands_beside_a_table_says_where_to_write(
     sql: Sql, spark: Any, database: str, tmp_path: Path
 ) -> None:

@@ -304,12 +304,11 @@ def test_a_log_has_the_places_of_its_records_in_metadata_columns(
     bucket = found[0][1]
     last = f"SELECT max(_log_offset) FROM {{db}}.log WHERE _log_offset >= 1 AND __bucket = {bucket} AND id >= 0"
     assert sql(last) == [(max(row[2] for row in found if row[1] == bucket),)]
-    if SPARK >= (4, 2):
-        frame = spark.readStream.table(f"forebay.{database}.log").selectExpr("id", *hidden.split(", "))
-        streamed: list[tuple[Any, ...]] = []
-        writer = frame.writeStream.foreachBatch(lambda batch, _: streamed.extend(map(tuple, batch.collect())))
-        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
-        assert sorted(streamed) == found
+    frame = spark.readStream.table(f"forebay.{database}.log").selectExpr("id", *hidden.split(", "))
+    streamed: list[tuple[Any, ...]] = []
+    writer = frame.writeStream.foreachBatch(lambda batch, _: streamed.extend(map(tuple, batch.collect())))
+    writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+    assert sorted(streamed) == found
 
 
 def test_rows_of_primary_key_tables_tell_their_bucket(
@@ -326,12 +325,11 @@ def test_rows_of_primary_key_tables_tell_their_bucket(
     assert dict(sql("SELECT __bucket, count(*) FROM {db}.key GROUP BY __bucket")) == counts
     assert sql("SELECT count(*) FROM {db}.key WHERE __bucket = 1 AND name LIKE 'n%'") == [(counts[1],)]
     assert len(sql("SELECT *, __bucket FROM {db}.key LIMIT 7")) == 7
-    if SPARK >= (4, 2):
-        frame = spark.readStream.table(f"forebay.{database}.key").selectExpr("id", "__bucket")
-        streamed: list[tuple[Any, ...]] = []
-        writer = frame.writeStream.foreachBatch(lambda batch, _: streamed.extend(map(tuple, batch.collect())))
-        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
-        assert dict(streamed) == buckets
+    frame = spark.readStream.table(f"forebay.{database}.key").selectExpr("id", "__bucket")
+    streamed: list[tuple[Any, ...]] = []
+    writer = frame.writeStream.foreachBatch(lambda batch, _: streamed.extend(map(tuple, batch.collect())))
+    writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+    assert dict(streamed) == buckets
     with pytest.raises(Exception, match=r"UNRESOLVED_COLUMN.*_log_offset"):
         sql("SELECT _log_offset FROM {db}.key")
 

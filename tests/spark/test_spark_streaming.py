@@ -16,10 +16,7 @@ from tests.spark.releases import SPARK
 from tests.spark.tables import ROWS_SCHEMA, make_table, rows
 from tests.unionread.world import PAIMON, World, world
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(SPARK < (4, 2), reason="streams written in Python have limits from Spark 4.2 on"),
-]
+pytestmark = pytest.mark.spark
 
 Batches = list[list[dict[str, Any]]]
 Run = Callable[..., Batches]
@@ -174,6 +171,7 @@ def test_a_timestamp_is_a_time_in_the_sessions_zone(
         assert ids(run(stream, checkpoint=time[:4])) == expected
 
 
+@pytest.mark.skipif(SPARK < (4, 2), reason="streams written in Python have limits from Spark 4.2 on")
 def test_the_format_streams_with_its_options(
     spark: Any, server: EmbeddedServer, connection: Connection, database: str, run: Run
 ) -> None:

@@ -110,7 +110,10 @@ class SideDataSource(DataSource):
         """A reader, which raises `UnsupportedOperation` before Spark 4.2."""
         try:
             if not streams_have_limits():
-                raise UnsupportedOperation(f"readStream.format('{self.name()}') needs Spark 4.2 or newer")
+                raise UnsupportedOperation(
+                    f"readStream.format('{self.name()}') needs Spark 4.2 or newer; readStream.table() of a catalog's "
+                    "table does not (forebay.spark.attach)"
+                )
             from forebay.spark.streaming.reader import StreamReader
 
             return StreamReader(self.target().stream_planner(schema))

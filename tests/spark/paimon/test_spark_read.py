@@ -383,7 +383,6 @@ def run(tmp_path: Path) -> Callable[..., Batches]:
     return run_once
 
 
-@needs_streams
 @pytest.mark.slow
 def test_a_table_of_the_catalog_is_streamed_in_batches_and_continues_after_a_restart(
     lake_session: Any, lake: str, run: Callable[..., Batches], parts: Table
@@ -432,7 +431,6 @@ def test_a_stream_that_cannot_be_says_why(
 
 
 @pytest.mark.slow
-@needs_streams
 def test_a_query_that_runs_reads_what_is_committed_meanwhile_and_records_its_consumer(
     lake_session: Any, lake: str, lake_sql: Sql, tmp_path: Path, parts: Table
 ) -> None:
@@ -454,7 +452,6 @@ def test_a_query_that_runs_reads_what_is_committed_meanwhile_and_records_its_con
 
 
 @pytest.mark.slow
-@needs_streams
 def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(
     lake_session: Any, lake: str, run: Callable[..., Batches], tmp_path: Path, parts: Table
 ) -> None:
@@ -475,7 +472,6 @@ def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(
 
 
 @pytest.mark.slow
-@needs_streams
 def test_a_stream_whose_next_snapshot_has_expired_says_so(
     lake_session: Any, lake: str, run: Callable[..., Batches], parts: Table
 ) -> None:
