@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.spark,
 ]
 
-ROUNDS, ROWS = 4, 20_000
+ROUNDS, ROWS = 3, 5_000
 
 RULES = """
 def shout(name):

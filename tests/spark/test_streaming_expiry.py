@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import forebay
 from forebay.base.errors import NotFound
 from forebay.client.table import Table
+from forebay.server.embedded import EmbeddedServer
 from tests.spark.streams import Stream
 from tests.spark.tables import ROWS_SCHEMA, ids_of, rows
 from tests.unionread.world import ICEBERG, PAIMON, World, compact, world
@@ -45,6 +48,29 @@ def test_a_stream_may_begin_although_another_process_has_expired_the_snapshot(
     for name in (str(table.path), f"{table.path}$changelog"):
         stream = Stream(lake.connection, name, scan_startup_mode="full")
         assert ids_of([batch for batches in stream.batches() for batch in batches]) == list(range(30))
+
+
+@pytest.mark.parametrize("key", [(), "id"])
+def test_a_stream_whose_log_has_expired_says_how_to_go_on(tmp_path: Path, key: str | tuple[str, ...]) -> None:
+    settings = {"log.segment.file-size": "4kb"}
+    with EmbeddedServer(tmp_path, settings=settings) as server, forebay.connect(server.bootstrap_servers) as connection:
+        connection.create_database("db")
+        table = connection.create_table("db.t", ROWS_SCHEMA, primary_key=key, buckets=1)
+        write = table.upsert if key else table.append
+        write(rows(0, 10))
+        stream = Stream(connection, table)
+        assert ids_of([batch for batches in stream.batches() for batch in batches]) == list(range(10))
+        for first in range(10, 500, 10):
+            write(rows(first, first + 10))
+        (replica,) = server.server.context.replicas.replicas()
+        assert replica.log.delete_segments_before(400)
+        stream.restart()
+        gone = r"goes on at offset 10 of bucket 0, but the records before offset \d+ have expired"
+        with pytest.raises(NotFound, match=gone) as refused:
+            stream.batch()
+        assert "another checkpoint" in refused.value.message
+        assert "admin" not in refused.value.message
+        assert str(tmp_path) not in refused.value.message
 
 
 @pytest.mark.parametrize("when", ["between two batches", "after a batch was logged"])

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from forebay.base.ambient import Clock
-from forebay.base.errors import CorruptData, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound, UnsupportedOperation
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection, shared_connection
@@ -244,6 +244,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         pieces: list[Split] = self.pieces(batch.start)[batch.first_piece : batch.stop_piece]
         pieces = [p for p in pieces if not isinstance(p, KvBucketSplit) or self._exists(p.bucket)]
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
+        self._check_retained(logs)
         if self._info.has_primary_key and not self._scan.is_changelog:  # merged rows rather than changes
             read = self._options.read.settings
             reader = UnionReader(read, RowView(self._info, self._columns, self._pushdown.row_filter))
@@ -254,6 +255,20 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         tasks = cut_logs(logs, self._cores)
         tasks += deal_out(pieces, self._cores)
         return task_partitions(tasks, self._snapshot(batch))
+
+    def _check_retained(self, logs: Mapping[TableBucket, tuple[int, int]]) -> None:
+        """Raise `NotFound` if records of a batch are no longer in the log. A task could not say what to do in Spark."""
+        for bucket, earliest in self._ask(list(logs), EARLIEST).items():
+            first, _ = logs[bucket]
+            if first < earliest:
+                where = f" of partition {bucket.partition_id}" if bucket.partition_id is not None else ""
+                raise NotFound(
+                    f"the stream of table {self.name} goes on at offset {first} of bucket {bucket.bucket}{where}, "
+                    f"but the records before offset {earliest} have expired ('table.log.ttl'): {earliest - first} "
+                    "records were removed before the query has read them. Start it with another checkpoint; "
+                    "'scan.startup.mode' says where it begins",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
 
     def _snapshot(self, batch: MicroBatch) -> TableSnapshot | None:
         """The table snapshot that a batch reads, possibly opened by another process."""
