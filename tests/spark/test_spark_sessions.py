@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import socket
 import sys
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 import forebay
 import forebay.spark
 from forebay.base.errors import InvalidRequest, Unavailable
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark import daemon, derived_sessions
@@ -149,6 +152,23 @@ def test_a_server_may_restart_between_planning_and_reading(spark: Any, tmp_path:
             server.stop()
 
 
+def test_attach_waits_for_a_server_that_restarts(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedServer(tmp_path / "data") as before:
+        address = before.bootstrap_servers
+    bootstrap, servers, attempts = ClusterClient.bootstrap, ExitStack(), itertools.count(1)
+
+    def attempt(cluster: ClusterClient) -> None:
+        if next(attempts) == 2:
+            port = int(address.rpartition(":")[2])
+            servers.enter_context(EmbeddedServer(tmp_path / "data", coordinator_port=port))
+        bootstrap(cluster)
+
+    monkeypatch.setattr(ClusterClient, "bootstrap", attempt)
+    with servers:
+        forebay.spark.attach(spark, "late", address)
+        assert spark.sql("SHOW DATABASES IN late").count() > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
@@ -156,7 +176,7 @@ def test_a_server_may_restart_between_planning_and_reading(spark: Any, tmp_path:
         ({"catalog": "127.0.0.1:1"}, InvalidRequest, "address of a server is bootstrap_servers='host:port'"),
         ({"catalog": object()}, InvalidRequest, "object .* cannot be the name of a catalog"),
         ({"bootstrap_servers": None}, InvalidRequest, "no bootstrap server was given"),
-        ({"bootstrap_servers": "127.0.0.1:1"}, Unavailable, "no bootstrap server responds"),
+        ({"bootstrap_servers": "127.0.0.1:1", "retry_timeout": "1 s"}, Unavailable, "no bootstrap server responds"),
         ({"bootstrap_servers": "127.0.0.1:1", "nope": 1}, InvalidRequest, "there is no client option 'nope'"),
     ],
 )

@@ -65,9 +65,9 @@ def attach(
     The formats "forebay" and "forebay-paimon" are registered with the session if Spark cannot find them itself.
 
     With both, one catalog has both kinds of tables. Attaching replaces a catalog of the same name. Sessions that Spark
-    derives later (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) also have it. Raises `Unavailable`
-    if no server answers, `InvalidRequest` for unknown options and names, `UnsupportedOperation` for Spark Connect
-    sessions and unknown versions of Spark.
+    derives later (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) also have it. Raises `Unavailable` if no
+    server answers within `retry_timeout` (60 s), `InvalidRequest` for unknown options and names, and
+    `UnsupportedOperation` for Spark Connect sessions and unknown versions of Spark.
     """
     of_cluster = {"bootstrap_servers": bootstrap_servers, "user": user, "password": password}
     of_lake: dict[str, Any] = {"warehouse": warehouse, "metastore": metastore}
@@ -107,7 +107,8 @@ def _side(
 
         settings = make_settings(bootstrap_servers, user, password, of_cluster)
         cluster = LiveContext.of(spark, catalog, settings)
-        cluster.connection.cluster.bootstrap()
+        client = cluster.connection.cluster
+        client.retrying(client.bootstrap, stale=lambda: None)  # a job may start while the server restarts
         live_side = ClusterSide(cluster)
     elif options or user is not None or password is not None or lake_options:
         cluster_only = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
