@@ -74,6 +74,16 @@ def test_sums_of_several_tasks_add_up(tmp_path: Path) -> None:
     assert sum(row["n"] for row in rows_of(table)) == 4 * sum(range(1, 51))
 
 
+def test_a_second_row_of_a_key_is_refused_where_keys_are_distinct(tmp_path: Path) -> None:
+    table = make(tmp_path, "a bigint, b string, n bigint", key="a b", bucket="2")
+    function = LakeWriteFunction(table.context, "db.t", has_distinct_keys=True)
+    keys = [(1, "x"), (1, "y"), (2, "x"), (1, "x"), (2, "x"), (3, "x"), (1, "x")]
+    batches = [batch([{"a": a, "b": b, "n": n}]) for n, (a, b) in enumerate(keys)]
+    assert run_task(function, batches[:3]).rows == 3
+    with pytest.raises(InvalidRequest, match=r"2 primary keys .* such as a = 1, b = 'x' and a = 2, b = 'x'; "):
+        run_task(function, batches)
+
+
 def test_a_lane_is_one_of_all(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="writer 2 is none of 2"):
         WriterShard(2, 2)

@@ -38,6 +38,7 @@ from forebay.spark.context import LakeContext, SessionContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE, read_expression
 from forebay.spark.jvm.gateway import JavaObject, Jvm
+from forebay.spark.jvm.planning import is_insert_only_merge
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.python_tasks import python_metrics, stream_writer_factory
 from forebay.spark.jvm.spark_values import python_schema
@@ -53,7 +54,7 @@ from forebay.spark.lake_options import (
 from forebay.spark.schemas import columns_of, table_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
-from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, messages_of
+from forebay.spark.writing.lake_write import OVERRIDING, Incoming, LakeWriteFunction, messages_of
 from forebay.spark.writing.stream_commits import Epoch, stream_commits
 from forebay.spark.writing.write_builder import (
     EXPRESSIONS,
@@ -82,6 +83,8 @@ class LakeWriteBuilder(WriteBuilder):
         self._proxied, self._table = table, with_write_options(table, self._options)
         self._schema, self._query = info.schema(), str(info.queryId())
         self._overwrite: Overwrite | None = None
+        self.has_distinct_keys = False
+        """Whether a second row of a key is refused."""
         with short_errors(f"writing to table {name}"):  # before any task runs
             Incoming(self._table.schema, [str(column) for column in self._schema.fieldNames()])
 
@@ -129,6 +132,8 @@ class LakeWriteBuilder(WriteBuilder):
     # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
+        is_overriding = self._table.schema.has_primary_key and self._table.context.options.merge_engine in OVERRIDING
+        self.has_distinct_keys = is_overriding and is_insert_only_merge(self.jvm)
         return LakeWrite(self)
 
 
@@ -159,7 +164,8 @@ class _LakeTasks(WriteTasks):
 
     def _task(self, physical: JavaObject) -> LakeWriteFunction:
         tasks = max(int(physical.numPartitions()), 1)
-        return LakeWriteFunction(self._table.context, self._name, self._overwrite is not None, tasks)
+        replaces, distinct = self._overwrite is not None, self._builder.has_distinct_keys
+        return LakeWriteFunction(self._table.context, self._name, replaces, tasks, distinct)
 
     def _discard(self, messages: JavaObject) -> None:
         """Delete the files of finished tasks, unless a commit was attempted."""

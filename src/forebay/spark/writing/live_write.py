@@ -38,6 +38,7 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.jvm.spark_jobs import RunTasks, run_here
 from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
+from forebay.spark.writing.distinct_keys import DistinctKeys
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
@@ -197,6 +198,8 @@ class WriteFunction(TaskWrite):
     """Maximum number of keys that a task reports."""
     fills_new_rows: bool = False
     """Whether all columns of rows with new keys are written, because the data has DEFAULT values for them."""
+    has_distinct_keys: bool = False
+    """Whether a second row of a key is refused. The rows are then distributed by primary key."""
 
     def among(self, tasks: int) -> WriteFunction:
         """The function for each of a number of tasks."""
@@ -279,12 +282,20 @@ class WriteFunction(TaskWrite):
                         yield incoming.ready(rows), incoming.columns
 
     def _ready(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[IncomingRows, pa.RecordBatch]]:
-        """The batches that have rows, converted to rows of the table."""
+        """The batches that have rows, converted to rows of the table.
+
+        After them, raises `InvalidRequest` if two rows have one key but must not (`has_distinct_keys`).
+        """
         incoming = None
+        keys = DistinctKeys(self.info.schema.primary_key)
         for batch in batches:
             if batch.num_rows:
                 incoming = incoming or IncomingRows(self.info, batch.schema.names, self.columns)
-                yield incoming, incoming.ready(batch)
+                ready = incoming.ready(batch)
+                if self.has_distinct_keys:
+                    keys.add(ready)
+                yield incoming, ready
+        keys.check()
 
     def _check_within(self, ready: pa.RecordBatch) -> None:
         """Raise `InvalidRequest` for a row that does not match the condition whose rows the statement replaces.
