@@ -326,7 +326,7 @@ class LiveTarget(Target):
 
     @property
     def metadata_fields(self) -> Sequence[StructField]:
-        return () if self.system or self._changes is not None else metadata_fields(self.info)
+        return () if self._changes is not None else metadata_fields(self.info, self.system)
 
     @property
     def partition_keys(self) -> tuple[str, ...]:

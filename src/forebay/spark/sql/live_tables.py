@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
@@ -60,6 +60,7 @@ from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
     LocalSystemTable,
+    MetadataTable,
     RowsSystemTable,
     StagedTable,
     StreamedSystemTable,
@@ -194,6 +195,17 @@ _BUCKET_FIELDS = [
 ]
 
 
+class ChangelogTable(MetadataTable, StreamedSystemTable):
+    """The system table `$changelog`, with the bucket of each change as a metadata column."""
+
+    def __init__(self, metadata: Sequence[StructField], *of_rows: Any) -> None:
+        super().__init__(*of_rows)
+        self._metadata = metadata
+
+    def _metadata_fields(self) -> Sequence[StructField]:
+        return self._metadata
+
+
 class LiveTableAsOf(ClusterTable):
     """A table as of a lake snapshot or a time, which can only be read."""
 
@@ -259,7 +271,7 @@ def system_table(context: LiveContext, info: TableInfo, system: str) -> TablePro
     """The system table `system` of the table `info`. Raises `NotFound`, which names the existing system tables."""
     name = f"{context.full_name(info.path)}{SYSTEM_SEPARATOR}{system}"
 
-    def of_rows(kind: type[RowsSystemTable], partition_keys: tuple[str, ...]) -> RowsSystemTable:
+    def of_rows(kind: Callable[..., RowsSystemTable], partition_keys: tuple[str, ...]) -> RowsSystemTable:
         def open_relation(options: dict[str, str]) -> LiveRelation:
             return LiveRelation(context, name, info, options, system)
 
@@ -275,7 +287,8 @@ def system_table(context: LiveContext, info: TableInfo, system: str) -> TablePro
 
     match system:
         case _ if system == CHANGELOG:
-            return of_rows(StreamedSystemTable, info.descriptor.partition_keys)
+            fields = metadata_fields(info, CHANGELOG)
+            return of_rows(partial(ChangelogTable, fields), info.descriptor.partition_keys)
         case _ if system == BINLOG:
             return of_rows(StreamedSystemTable, ())
         case _ if system == LAKE:
