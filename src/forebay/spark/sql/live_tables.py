@@ -54,7 +54,7 @@ from forebay.spark.reading.live_plan import (
 )
 from forebay.spark.reading.live_relation import LiveRelation
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
-from forebay.spark.schemas import default_values, to_spark_schema
+from forebay.spark.schemas import catalog_schema, default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.requests import without_travel
@@ -94,7 +94,8 @@ class LiveTableProxy(ClusterTable, WrittenTable):
     """A table of the cluster."""
 
     def __init__(self, context: LiveContext, info: TableInfo) -> None:
-        super().__init__(context, info, to_spark_schema(info.schema.columns, default_values(info)))
+        schema = catalog_schema(info.schema.columns, default_values(info))
+        super().__init__(context, info, schema)
 
     def _table_properties(self) -> dict[str, str]:
         properties = ddl.table_properties(self._info, with_defaults=False)  # they are shown with the columns
@@ -210,7 +211,7 @@ class LiveTableAsOf(ClusterTable):
     """A table as of a lake snapshot or a time, which can only be read."""
 
     def __init__(self, context: LiveContext, info: TableInfo, as_of: AsOf) -> None:
-        super().__init__(context, info, to_spark_schema(info.schema.columns))
+        super().__init__(context, info, catalog_schema(info.schema.columns))
         self._version += f".{as_of}"
         self._as_of = as_of
 

@@ -36,7 +36,7 @@ from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.lake_jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import OLD_PREFIX, sequence_columns
-from forebay.spark.schemas import table_schema
+from forebay.spark.schemas import columns_of, to_spark_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.committing import commit_and_compact, with_precommit_compaction
@@ -126,7 +126,9 @@ class LakeDeltaWrite(DeltaWrite):
     def _rows(self) -> DeltaRows:
         schema = self._table.schema
         moved = f"{self._what}: the primary key of a lake table's row cannot be changed; delete it, and insert another"
-        return DeltaRows(table_schema(schema.fields), tuple(schema.primary_keys), sequence_columns(schema), moved)
+        return DeltaRows(
+            to_spark_schema(columns_of(schema)), tuple(schema.primary_keys), sequence_columns(schema), moved
+        )
 
     def _task(self, physical: JavaObject) -> LakeDeltaFunction:
         tasks = max(int(physical.numPartitions()), 1)

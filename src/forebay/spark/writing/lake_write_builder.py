@@ -51,7 +51,7 @@ from forebay.spark.lake_options import (
     with_write_options,
     write_options,
 )
-from forebay.spark.schemas import columns_of, table_schema
+from forebay.spark.schemas import columns_of, to_spark_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
 from forebay.spark.writing.lake_write import OVERRIDING, Incoming, LakeWriteFunction, messages_of
@@ -187,7 +187,7 @@ class LakeWrite(_LakeTasks, WriteProxy, BatchTasks):
     def _has_types_of_table(self, builder: LakeWriteBuilder) -> bool:
         """Whether the columns of the distribution have the table's types: Spark does not cast the data of a stream."""
         names = set(self._distribution.columns)
-        data, table = python_schema(builder._schema), table_schema(builder._table.schema.fields)
+        data, table = python_schema(builder._schema), to_spark_schema(columns_of(builder._table.schema))
         return {f.name: _type_of(f) for f in table if f.name in names}.items() <= {
             f.name: _type_of(f) for f in data
         }.items()
