@@ -261,7 +261,7 @@ def unchanging(spark: Any, connection: Connection) -> Iterator[Sql]:
         ("SELECT * FROM {db}.`t$nope`", ["t$nope", "$changelog, $binlog, $lake, $partitions and $buckets"]),
         ("SELECT * FROM {db}.`t$partitions`", ["is not partitioned"]),
         ("SELECT nope FROM {db}.t", ["UNRESOLVED_COLUMN", "nope"]),
-        ("SELECT * FROM {db}.t VERSION AS OF 1", ["has no lake, and so no snapshot 1"]),
+        ("SELECT * FROM {db}.t VERSION AS OF 1", ["has no commit 1: its history has none"]),
         ("SELECT * FROM {db}.t TIMESTAMP AS OF '2999-01-01'", ["cannot be read as of", "ms now"]),
         ("SELECT * FROM {db}.t WITH ('scan.nope'='1')", ["no read option 'scan.nope'"]),
         ("INSERT INTO {db}.t WITH (nope='1') VALUES (1, 'a', 1)", ["no write option 'nope'"]),

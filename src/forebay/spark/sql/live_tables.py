@@ -29,6 +29,8 @@ import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.results import HISTORY_SCHEMA
+from forebay.codec.arrow.arrow_types import from_arrow_type
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
 from forebay.spark.context import LiveContext
@@ -54,7 +56,7 @@ from forebay.spark.reading.live_plan import (
 )
 from forebay.spark.reading.live_relation import LiveRelation
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
-from forebay.spark.schemas import catalog_schema, default_values, to_spark_schema
+from forebay.spark.schemas import catalog_schema, default_values, to_spark_schema, to_spark_type
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.requests import without_travel
@@ -196,6 +198,9 @@ _BUCKET_FIELDS = [
 ]
 
 
+_HISTORY_FIELDS = [StructField(f.name, to_spark_type(from_arrow_type(f.type)), f.nullable) for f in HISTORY_SCHEMA]
+
+
 class ChangelogTable(MetadataTable, StreamedSystemTable):
     """The system table `$changelog`, with the bucket of each change as a metadata column."""
 
@@ -305,12 +310,14 @@ def system_table(context: LiveContext, info: TableInfo, system: str) -> TablePro
             keys = to_spark_schema([info.schema.column(name) for name in info.descriptor.partition_keys]).fields
             ids = (StructField("partition_id", LongType(), False), StructField("partition_name", StringType(), False))
             return local((*keys, *ids), _partitions)
+        case "history":
+            return local(_HISTORY_FIELDS, lambda context, info: context.connection.admin.history(info))
         case "buckets":
             first = [StructField("partition_name", StringType(), True)] if info.is_partitioned else []
             return local((*first, *_BUCKET_FIELDS), _buckets)
         case _:
             raise NotFound(
-                f"there is no table {name}; beside a table there are $changelog, $binlog, $lake, $partitions and "
-                "$buckets",
+                f"there is no table {name}; beside a table there are $changelog, $binlog, $history, $lake, "
+                "$partitions and $buckets",
                 ErrorCode.CLIENT_ERROR,
             )

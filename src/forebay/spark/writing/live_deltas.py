@@ -156,7 +156,7 @@ class LiveDeltaWrite(DeltaWrite):
         self._refuse_shared_keys(changed)
         attempts = [a for a in [*(m.deletes for m in changed), *(m.upserts for m in changed)] if a]
         try:
-            self._staged.commit_unchanged(attempts, self._info, self._ends)
+            self._staged.commit_unchanged(attempts, self._info, self._ends, self._statement)
         except Conflict as e:
             raise Conflict(f"{self._statement} {self._name} was not carried out: {e.message}", e.code) from e
 

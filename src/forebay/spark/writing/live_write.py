@@ -121,6 +121,7 @@ class StagedWrite:
         messages: Iterable[WriterCommitMessage | None],
         info: TableInfo,
         replaced: Replaced | None = None,
+        operation: str = "INSERT",
         *,
         run_tasks: RunTasks = run_here,
     ) -> None:
@@ -133,12 +134,12 @@ class StagedWrite:
         written = [m for m in messages if isinstance(m, WrittenMessage)]
         attempts = [m.attempt for m in written if m.attempt is not None]
         if replaced is None:
-            self._transaction().commit(attempts)
+            self._transaction().commit(attempts, operation)
             return
         ends = shared_connection(self.settings).admin.list_offsets(info)
         deletes = self._stage_deletes(written, info, replaced, run_tasks)
         try:
-            self.commit_unchanged([*deletes, *attempts], info, ends)
+            self.commit_unchanged([*deletes, *attempts], info, ends, f"{operation} OVERWRITE")
         except Conflict as e:
             raise Conflict(f"rows of table {info.path} were not replaced: {e.message}", e.code) from e
 
@@ -158,7 +159,9 @@ class StagedWrite:
         transaction, predicates = self._transaction(), replaced.predicates
         return stage_deletes(transaction, info, predicates, partitions, retained_keys, run_tasks=run_tasks)
 
-    def commit_unchanged(self, attempts: Sequence[str], info: TableInfo, since: Mapping[TableBucket, int]) -> None:
+    def commit_unchanged(
+        self, attempts: Sequence[str], info: TableInfo, since: Mapping[TableBucket, int], operation: str
+    ) -> None:
         """Commit these attempts, in this order, unless another writer has changed their rows since these log offsets.
 
         Raises `Conflict` if one has. Does nothing on a cluster without transactions.
@@ -166,7 +169,7 @@ class StagedWrite:
         if self.begun_id and not self.is_committed:
             transaction = self._transaction()
             transaction.watch(shared_connection(self.settings).table(info), since)
-            transaction.commit(attempts)
+            transaction.commit(attempts, operation)
 
     def abort(self) -> None:
         """Abort the transaction, which drops the staged rows of tasks."""
@@ -499,7 +502,7 @@ def commit_batch(
     """Commit a micro-batch of a stream, unless it is committed already."""
     staged = _of_batch(settings, batch, messages)
     if staged is not None:
-        staged.commit(messages, info, replaced, run_tasks=run_tasks)
+        staged.commit(messages, info, replaced, "STREAM", run_tasks=run_tasks)
 
 
 def abort_batch(settings: Settings, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
