@@ -51,6 +51,7 @@ from forebay.spark.lake_options import (
     with_write_options,
     write_options,
 )
+from forebay.spark.options import TRANSACTION_OPTIONS
 from forebay.spark.schemas import columns_of, to_spark_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
@@ -220,7 +221,8 @@ class LakeWrite(_LakeTasks, WriteProxy, BatchTasks):
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
         runner = partial(SparkTasks, self.jvm.context)
-        commit_batch(self._table, messages_of(self._written(messages)), self._overwrite, runner)
+        files, transaction = messages_of(self._written(messages)), self._builder._options.transaction
+        commit_batch(self._table, files, self._overwrite, runner, transaction)
 
     def abort(self, messages: JavaObject) -> None:
         self._discard(messages)
@@ -231,6 +233,11 @@ class LakeStreamingWrite(_LakeTasks, StreamingTasks):
 
     def __init__(self, builder: LakeWriteBuilder) -> None:
         super().__init__(builder)
+        if builder._options.transaction is not None:
+            raise InvalidRequest(
+                f"writing to {self._name}: a stream has no option '{TRANSACTION_OPTIONS[0].name}': each of its "
+                "micro-batches is committed once"
+            )
         self._commits = stream_commits(builder._context, self._name, builder._proxied, builder._query, builder._options)
 
     def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
