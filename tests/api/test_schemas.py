@@ -27,7 +27,7 @@ ARROW = pa.schema([("id", pa.int64()), ("name", pa.string())])
         ARROW,
         {"id": "BIGINT", "name": "STRING"},
         {"id": types.bigint(), "name": pa.string()},
-        [("id", "bigint"), ["name", "VARCHAR(10)"]],
+        [("id", "bigint"), ["name", "VARCHAR"]],
         [ID, ("name", types.string())],
         [pa.field("id", pa.int64()), pa.field("name", pa.large_string())],
         Schema.of([ID, NAME]),

@@ -24,12 +24,14 @@ from forebay.base.errors import (
     ForebayError,
     InvalidRequest,
     LimitExceeded,
+    NotFound,
     OutcomeUnknown,
     StorageFailure,
     UnsupportedOperation,
 )
 from forebay.base.threads import WriteGate
 from forebay.client.connection import Connection
+from forebay.client.results import HISTORY_SCHEMA
 from forebay.client.table import Table
 from forebay.client.transaction import Transaction
 from forebay.log.tablet import LogTablet
@@ -109,6 +111,50 @@ def test_rows_are_seen_after_the_commit_and_not_before(conn: Connection, log: Ta
     assert rows(kv) == {1: ("z", "y"), 3: ("new", None)}
     kinds = kv.changes("earliest", "latest").to_arrow()["_change_type"].to_pylist()
     assert sorted(kinds) == ["delete", "insert", "insert", "insert", "update_after", "update_before"]
+
+
+@own_server
+def test_the_history_of_a_table_has_each_transaction_and_its_rows_can_be_read_as_of_it(
+    conn: Connection, log: Table, kv: Table
+) -> None:
+    kv.upsert([{"id": 1, "a": "plain", "b": None}])  # without a transaction, and so in no history
+    assert kv.history().num_rows == 0
+    with conn.transaction("history", 3) as tx:
+        tx.upsert(kv, [{"id": i, "a": "first", "b": None} for i in range(300)])
+        tx.append(log, [{"n": 1}])
+    transaction = conn.transaction().begin()
+    transaction.upsert(kv, [{"id": 1, "a": "second", "b": None}])
+    transaction.delete(kv, [{"id": 2}, {"id": 3}])
+    transaction.commit(operation="REPAIR")
+    with conn.transaction("history", 3) as tx:  # committed already
+        tx.upsert(kv, [{"id": 9, "a": "no", "b": None}])
+    history = kv.history()
+    assert history.schema == HISTORY_SCHEMA
+    names = ["number", "operation", "rows", "application", "version"]
+    assert [tuple(row.values()) for row in history.select(names).to_pylist()] == [
+        (1, "WRITE", 300, "history", 3),
+        (2, "REPAIR", 3, None, None),
+    ]
+    assert log.history()["rows"].to_pylist() == [1]
+    assert history["committed_at"][1].as_py() == transaction.committed
+    first = kv.scan(as_of=1).to_arrow()
+    assert (first.num_rows, set(first["a"].to_pylist())) == (300, {"first"})
+    assert kv.scan(as_of=2).count() == 298
+    with pytest.raises(NotFound, match="has no commit 3: its history has 1 to 2"):
+        kv.scan(as_of=3).to_arrow()
+    found = conn.sql(f'SELECT number, rows FROM {kv.path.database}."{kv.path.table}$history" ORDER BY 1').to_arrow()
+    assert found.to_pylist() == [{"number": 1, "rows": 300}, {"number": 2, "rows": 3}]
+
+
+@own_server
+def test_a_name_of_an_operation_that_cannot_be_shown_is_refused(conn: Connection, log: Table) -> None:
+    for name in ("x" * 101, "a\nb"):
+        transaction = conn.transaction().begin()
+        transaction.append(log, [{"n": 1}])
+        with pytest.raises(InvalidRequest, match="cannot be the name of an operation"):
+            transaction.commit(operation=name)
+        transaction.abort()
+    assert numbers(log) == []
 
 
 def test_a_job_that_runs_twice_adds_nothing(conn: Connection, log: Table, kv: Table) -> None:

@@ -123,7 +123,7 @@ def test_a_message_that_is_nested_deeply_is_wrong_and_the_next_is_read(form: str
         ("DECIMAL(10, 2)", "٣"), ("DECIMAL(10, 2)", "1e999999999"), ("DECIMAL(10, 2)", "NaN"), ("DOUBLE", "٣"),
         ("DATE", "2024-01-01T00:00:00"), ("DATE", "٢٠٢٤-01-01"), ("TIME(3)", 86_400_000), ("TIME(3)", -1),
         ("TIME(3)", "24:00:00"), ("TIME(3)", "25:61:00"), ("TIME(6)", "00:00:00.000001"),
-        ("TIMESTAMP(3)", "٢٠٢٤-01-01 00:00"),
+        ("TIMESTAMP(3)", "٢٠٢٤-01-01 00:00"), ("CHAR(2)", "abc"), ("VARCHAR(2)", " äöü"),
     ],
 )  # fmt: skip
 def test_a_value_that_would_change_is_wrong(type_: str, value: Any) -> None:

@@ -56,6 +56,7 @@ ROW = types.row(types.field("x", types.int_().not_null()), types.field("y", type
         (types.int_(), "INT"),
         (types.bigint().not_null(), "BIGINT NOT NULL"),
         (types.char(1), "CHAR(1)"),
+        (types.string(7), "VARCHAR(7)"),
         (types.binary(1), "BINARY(1)"),
         (types.decimal(), "DECIMAL(10, 0)"),
         (types.decimal(38, 38), "DECIMAL(38, 38)"),

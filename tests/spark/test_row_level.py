@@ -163,6 +163,41 @@ def test_a_deleted_rows_key_can_be_inserted_by_the_same_statement(table: Sql) ->
     assert [r[:2] for r in table(ALL)] == [(1, "new"), (2, "b"), (3, "c"), (4, None)]
 
 
+@pytest.mark.parametrize(
+    "clauses",
+    [
+        "WHEN NOT MATCHED THEN INSERT *",
+        pytest.param(
+            "WHEN NOT MATCHED AND s.amount > 5 THEN INSERT * WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_two_rows_that_merge_inserts_are_not_given_one_primary_key(table: Sql, clauses: str) -> None:
+    before = table(CHANGES)
+    given = "(SELECT 2 + id % 7 AS id, 'n' AS name, CAST(id AS DOUBLE) AS amount FROM range(0, 8, 1, 4)) s"
+    with pytest.raises(Exception, match=r"1 primary keys would each get more than one row, such as id = 2") as raised:
+        table(f"MERGE INTO {{db}}.t USING {given} ON t.id = s.id AND s.id <> 2 {clauses}")
+    assert "Traceback" not in str(raised.value)
+    assert table(CHANGES) == before
+    table(f"MERGE INTO {{db}}.t USING {given} ON t.id = s.id {clauses}")
+    assert [row[0] for row in table(ALL)] == [1, 2, 3, 4, 5, 6, 7, 8]
+    table("INSERT INTO {db}.t SELECT s.* FROM VALUES (9L, 'x', 1D), (9L, 'x', 2D) AS s(id, name, amount) "
+          "LEFT ANTI JOIN {db}.t t ON t.id = s.id")  # fmt: skip
+    assert table("SELECT count(*) FROM {db}.t WHERE id = 9") == [(1,)]
+
+
+@pytest.mark.slow
+def test_a_merge_engine_decides_on_rows_of_one_key_that_merge_inserts(sql: Sql) -> None:
+    sql(
+        """CREATE TABLE {db}.t (id BIGINT NOT NULL, name STRING, amount DOUBLE)
+           TBLPROPERTIES ('primary.key'='id', 'table.merge-engine'='aggregation', 'fields.amount.agg'='sum')"""
+    )
+    given = source((1, "x", 1.0), (1, "y", 2.0))
+    sql(f"MERGE INTO {{db}}.t USING {given} ON t.id = s.id WHEN NOT MATCHED THEN INSERT *")
+    assert sql("SELECT id, amount FROM {db}.t") == [(1, 3.0)]
+
+
 def test_merge_adds_rows_to_a_log_table_that_it_does_not_have(sql: Sql) -> None:
     sql("CREATE TABLE {db}.t (id BIGINT NOT NULL, name STRING, amount DOUBLE)")
     sql(ROWS)

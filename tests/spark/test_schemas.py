@@ -19,6 +19,7 @@ from forebay.spark.jvm.releases import (
     release,
 )
 from forebay.spark.schemas import (
+    catalog_schema,
     from_spark_schema,
     from_spark_type,
     spark_arrow_schema,
@@ -85,11 +86,24 @@ def test_types_that_spark_lacks_show_as_wider_ones(fluss: DataType, spark: spark
 
 @pytest.mark.parametrize(
     ("spark", "fluss"),
-    [(spark_types.VarcharType(10), types.string()), (spark_types.CharType(3), types.char(3))],
+    [(spark_types.VarcharType(10), types.string(10)), (spark_types.CharType(3), types.char(3))],
     ids=str,
 )
 def test_char_and_varchar_may_be_created(spark: spark_types.DataType, fluss: DataType) -> None:
     assert from_spark_type(spark, "c") == fluss
+
+
+def test_catalogs_show_lengths_where_spark_keeps_them() -> None:
+    columns = [Column("c", types.char(3)), Column("v", types.string(5).not_null(), "note"), Column("s", types.string())]
+    shown = catalog_schema(columns)
+    assert [f.dataType for f in shown] == [spark_types.StringType()] * 3
+    sized = [(f.metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING") for f in shown]
+    assert sized == ["varchar(3)", "varchar(5)", None]
+    assert [c.data_type for c in from_spark_schema(shown)] == [
+        types.string(3),
+        types.string(5).not_null(),
+        types.string(),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from forebay.base.errors import InvalidRequest
 from forebay.client.connection import Connection
 from forebay.metadata import types
 from tests.every_run import every_run
@@ -84,6 +85,39 @@ def test_show_create_table_makes_the_same_table_again(sql: Sql, connection: Conn
     sql("DROP TABLE {db}.t")
     sql(statement)
     assert connection.admin.table_info(f"{database}.t").descriptor == first.descriptor
+
+
+@LIKE
+def test_lengths_of_texts_are_kept_and_checked(sql: Sql, spark: Any, connection: Connection, database: str) -> None:
+    sql(
+        "CREATE TABLE {db}.t (id BIGINT NOT NULL, c CHAR(4), v VARCHAR(3) NOT NULL, l ARRAY<VARCHAR(2)>) "
+        "TBLPROPERTIES ('primary.key'='id')"
+    )
+    sql("INSERT INTO {db}.t VALUES (1, 'ab', 'abc  ', array('x')), (2, 'äöüä', 'y', NULL)")
+    sql("INSERT INTO {db}.t (id, v) VALUES (1, 'z')")
+    for values in ("3, 'abcde', 'x', NULL", "3, 'a', 'abcd', NULL"):
+        with pytest.raises(Exception, match="EXCEED_LIMIT_LENGTH"):
+            sql(f"INSERT INTO {{db}}.t VALUES ({values})")
+    with pytest.raises(Exception, match=r"column 'l.element', row 0: 'abc' has 3 characters") as raised:
+        sql("INSERT INTO {db}.t VALUES (3, 'a', 'x', array('abc'))")
+    assert "Traceback" not in str(raised.value)
+    table = connection.table(f"{database}.t")
+    with pytest.raises(InvalidRequest, match=r"'abcd' has 4 characters, which do not fit VARCHAR\(3\)"):
+        table.upsert([{"id": 1, "c": "a", "v": "abcd", "l": None}])
+    sql("UPDATE {db}.t SET v = 'u' WHERE c = 'ab'")
+    with pytest.raises(Exception, match="EXCEED_LIMIT_LENGTH"):
+        sql("UPDATE {db}.t SET v = 'long' WHERE id = 1")
+    assert sql("SELECT id, c, v, length(c) FROM {db}.t ORDER BY id") == [(1, "ab", "u", 2), (2, "äöüä", "y", 4)]
+    sql("CREATE TABLE {db}.same LIKE {db}.t")
+    sql("CREATE TABLE {db}.copy AS SELECT * FROM {db}.t")
+    for name in ("same", "copy"):
+        assert "v VARCHAR(3)" in sql(f"SHOW CREATE TABLE {{db}}.{name}")[0][0]
+    if SPARK >= (4, 2):
+        found: list[Any] = []
+        stream = spark.readStream.table(f"forebay.{database}.copy").writeStream
+        query = stream.foreachBatch(lambda batch, _: found.extend(batch.collect())).trigger(availableNow=True).start()
+        query.awaitTermination(PATIENCE)
+        assert sorted(row["v"] for row in found) == ["u", "y"]
 
 
 @LIKE
@@ -227,7 +261,7 @@ def unchanging(spark: Any, connection: Connection) -> Iterator[Sql]:
         ("SELECT * FROM {db}.`t$nope`", ["t$nope", "$changelog, $binlog, $lake, $partitions and $buckets"]),
         ("SELECT * FROM {db}.`t$partitions`", ["is not partitioned"]),
         ("SELECT nope FROM {db}.t", ["UNRESOLVED_COLUMN", "nope"]),
-        ("SELECT * FROM {db}.t VERSION AS OF 1", ["has no lake, and so no snapshot 1"]),
+        ("SELECT * FROM {db}.t VERSION AS OF 1", ["has no commit 1: its history has none"]),
         (
             "SELECT * FROM {db}.t TIMESTAMP AS OF '2999-01-01'",
             ["cannot be read as of 2999-01-01 00:00:00+00:00", " now"],

@@ -300,7 +300,9 @@ def test_a_log_has_the_places_of_its_records_in_metadata_columns(
     assert [(row[0], *row[2:]) for row in found] == want
     places = table.changes("earliest", "latest", columns=["id"], include=("bucket",)).to_arrow().to_pylist()
     assert {row[0]: row[1] for row in found} == {row["id"]: row["__bucket"] for row in places}
+    assert dict(sql("SELECT id, __bucket FROM {db}.`log$changelog`")) == {row[0]: row[1] for row in found}
     assert len(sql("SELECT * FROM {db}.log LIMIT 1")[0]) == 3
+    assert len(sql("SELECT * FROM {db}.`log$changelog` LIMIT 1")[0]) == 6
     bucket = found[0][1]
     last = f"SELECT max(_log_offset) FROM {{db}}.log WHERE _log_offset >= 1 AND __bucket = {bucket} AND id >= 0"
     assert sql(last) == [(max(row[2] for row in found if row[1] == bucket),)]

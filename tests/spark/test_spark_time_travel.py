@@ -110,6 +110,10 @@ def test_changes_of_a_key_table_by_versions_and_times_and_their_net(
     net = spark.read.option("startingVersion", 0).option("deduplicationMode", "netChanges")
     found = net.option("computeUpdates", "true").changes(f"forebay.{database}.t").select("id", "name", "_change_type")
     assert [tuple(row) for row in found.collect()] == [(1, "x", "insert")]
+    for updates, kinds in (("false", ("delete", "insert")), ("true", ("update_preimage", "update_postimage"))):
+        how = f"WITH (deduplicationMode = 'netChanges', computeUpdates = '{updates}')"
+        found = sql(f"SELECT id, name, _change_type FROM {{db}}.t CHANGES FROM VERSION 2 TO VERSION 2 {how}")
+        assert sorted(found) == [(1, "n1", kinds[0]), (1, "x", kinds[1])]
     ((first, last),) = sql("SELECT min(_commit_timestamp), max(_commit_timestamp) FROM {db}.`t$changelog`")
     assert changes(f"TIMESTAMP '{first}' TO TIMESTAMP '{last}'") == every
     assert sql("SELECT count(*) FROM {db}.t CHANGES FROM VERSION 0 WHERE id = 1 AND _change_type = 'insert'") == [(1,)]

@@ -101,3 +101,27 @@ def test_an_older_version_is_refused(spark: Any, log: Table) -> None:
     with pytest.raises(Exception, match=r"version 1 of application .* is older than version 2"):
         as_transaction(frame.writeTo(f"forebay.{log.path}"), f"old {log.path}", 1).append()
     assert numbers(log) == [1]
+
+
+def test_statements_are_in_the_history_of_their_table_and_can_be_read_and_restored(
+    sql: Any, spark: Any, kv: Table
+) -> None:
+    sql("INSERT INTO {db}.kv VALUES (1, 'a', NULL), (2, 'b', NULL), (3, 'c', NULL)")
+    sql("UPDATE {db}.kv SET a = upper(a) WHERE id + 0 < 3")
+    sql("DELETE FROM {db}.kv WHERE length(a) = 1 AND id + 0 = 3")
+    frame = spark.sql("SELECT 9L AS id, 'z' AS a, 'z' AS b")
+    as_transaction(frame.write, f"history {kv.path}", 7).mode("append").saveAsTable(f"forebay.{kv.path}")
+    found = sql("SELECT number, operation, rows, application, version FROM {db}.`kv$history` ORDER BY number")
+    assert found == [
+        (1, "INSERT", 3, None, None),
+        (2, "UPDATE", 2, None, None),
+        (3, "DELETE", 1, None, None),
+        (4, "INSERT", 1, f"history {kv.path}", 7),
+    ]
+    assert sql("SELECT id, a FROM {db}.kv VERSION AS OF 2 ORDER BY id") == [(1, "A"), (2, "B"), (3, "c")]
+    assert spark.read.option("versionAsOf", 3).table(f"forebay.{kv.path}").count() == 2
+    sql("INSERT OVERWRITE {db}.kv SELECT * FROM {db}.kv VERSION AS OF 1")
+    assert sql("SELECT id, a FROM {db}.kv ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
+    assert sql("SELECT max_by(operation, number), max(number) FROM {db}.`kv$history`") == [("INSERT OVERWRITE", 5)]
+    with pytest.raises(Exception, match="has no commit 6: its history has 1 to 5"):
+        sql("SELECT * FROM {db}.kv VERSION AS OF 6")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+
+import pyarrow as pa
 
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
@@ -164,6 +166,34 @@ def transaction_from_pb(message: pb.PbTransactionInfo) -> TransactionInfo:
         message.staged_bytes,
         message.transaction_id,
     )
+
+
+HISTORY_SCHEMA = pa.schema(
+    [
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("committed_at", pa.timestamp("ms", "UTC"), nullable=False),
+        pa.field("user", pa.string()),
+        pa.field("operation", pa.string()),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("transaction_id", pa.int64(), nullable=False),
+        pa.field("application", pa.string()),
+        pa.field("version", pa.int64()),
+    ]
+)
+"""The columns of a table's history: one row for each transaction that has written to it."""
+
+
+def history_from_pb(commits: Iterable[pb.PbTableCommit]) -> pa.Table:
+    """The history that a server describes, with `HISTORY_SCHEMA`."""
+    rows = [
+        (
+            each.number, each.committed_ms, each.user or None, each.operation or None, each.rows, each.transaction_id,
+            each.application or None, each.version if each.application else None,
+        )
+        for each in commits
+    ]  # fmt: skip
+    columns = list(zip(*rows, strict=True)) or [()] * len(HISTORY_SCHEMA)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, HISTORY_SCHEMA, strict=True)], schema=HISTORY_SCHEMA)
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,12 @@ class Table(ArrowStream):
 
     # ---- partitions -------------------------------------------------------------------------------------------------
 
+    def history(self) -> pa.Table:
+        """The last transactions that have written to this table (`Admin.history`)."""
+        from forebay.client.admin.admin import Admin
+
+        return Admin(self.connection).history(self.info)
+
     def partitions(self, values: Mapping[str, Any] | None = None) -> list[PartitionInfo]:
         """The partitions of the table; with `values`, those that have these values of some partition keys."""
         from forebay.client.display import Listing

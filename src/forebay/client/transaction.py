@@ -376,8 +376,10 @@ class Transaction(TableRows):
             self.committed = _moment(answer.committed_ms)
         return self
 
-    def commit(self, attempts: Sequence[str] | None = None) -> None:
+    def commit(self, attempts: Sequence[str] | None = None, operation: str = "WRITE") -> None:
         """Make the rows visible: those that this object has staged, or those of these `attempts`, in this order.
+
+        `operation` is what the histories of its tables call it, in up to 100 characters.
 
         Raises `Conflict` if another writer has changed rows that are watched; the transaction has then ended. Raises
         `OutcomeUnknown` if there is no answer: commit the same version again, which writes nothing twice.
@@ -387,7 +389,7 @@ class Transaction(TableRows):
             if self.committed is None and self.begun_id:
                 if attempts is None:
                     attempts = self._finish_own()
-                self._commit(attempts)
+                self._commit(attempts, operation)
             self._is_over = True
 
     def _finish_own(self) -> list[str]:
@@ -396,8 +398,8 @@ class Transaction(TableRows):
         self._own.finish()
         return [self._own.attempt]
 
-    def _commit(self, attempts: Sequence[str]) -> None:
-        request = pb.CommitTransactionRequest(transaction_id=self.begun_id, attempts=attempts)
+    def _commit(self, attempts: Sequence[str], operation: str) -> None:
+        request = pb.CommitTransactionRequest(transaction_id=self.begun_id, attempts=attempts, operation=operation)
         for table_id, offsets in self._watched.items():
             condition = request.unchanged_since.add(table_id=table_id)
             for bucket, offset in offsets.items():

@@ -20,7 +20,7 @@ import numpy as np
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import time_unit
-from forebay.codec.casting.arrays import time_fits
+from forebay.codec.casting.arrays import text_fault, time_fits
 from forebay.metadata import types
 from forebay.metadata.types import DataType, TypeRoot
 
@@ -137,6 +137,8 @@ def converter(t: DataType, described: Described, unit: str | None) -> Convert | 
             return _moment_of(t, _UNITS.get(name or "", None if described else unit))
         case TypeRoot.ARRAY | TypeRoot.MAP | TypeRoot.ROW:
             return _nested(t, described, unit)
+        case TypeRoot.CHAR | TypeRoot.STRING if t.length is not None:
+            return partial(_text, t)
         case _:
             return None
 
@@ -227,6 +229,12 @@ def _float(value: Any, *, is_narrow: bool) -> float:
     if isinstance(value, int) and stored != value:
         raise ValueError(f"{value}, which would be rounded")
     return number
+
+
+def _text(t: DataType, value: Any) -> Any:
+    if isinstance(value, str) and value[t.length :].strip(" "):
+        raise ValueError(text_fault(value, t))
+    return value
 
 
 def _bytes(value: Any) -> bytes:

@@ -68,6 +68,8 @@ def data_type_to_json(t: DataType) -> Json:
     match t.root:
         case TypeRoot.CHAR | TypeRoot.BINARY:
             out["length"] = t.length
+        case TypeRoot.STRING if t.length is not None:
+            out["length"] = t.length  # Fluss ignores it
         case TypeRoot.DECIMAL:
             out |= {"precision": t.precision, "scale": t.scale}
         case TypeRoot.TIME | TypeRoot.TIMESTAMP | TypeRoot.TIMESTAMP_LTZ:
@@ -108,6 +110,8 @@ def _data_type_from_json(root: TypeRoot, node: Json) -> DataType:
             return types.char(_whole(node.get("length", 1), "length"))
         case TypeRoot.BINARY:
             return types.binary(_whole(node.get("length", 1), "length"))
+        case TypeRoot.STRING:
+            return types.string(None if node.get("length") is None else _whole(node["length"], "length"))
         case TypeRoot.DECIMAL:
             return types.decimal(_whole(node["precision"], "precision"), _whole(node.get("scale", 0), "scale"))
         case TypeRoot.TIME:

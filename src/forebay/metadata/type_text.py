@@ -30,6 +30,9 @@ _PLAIN: dict[str, Callable[[], DataType]] = {
     "BYTES": types.bytes_,
     "DATE": types.date,
 }
+_UNLIMITED = (1 << 31) - 1
+"""The length of VARCHAR that means STRING in Flink."""
+
 _SIZED: dict[str, Callable[..., DataType]] = {
     "CHAR": types.char,
     "BINARY": types.binary,
@@ -39,7 +42,7 @@ _SIZED: dict[str, Callable[..., DataType]] = {
     "TIME": types.time,
     "TIMESTAMP": types.timestamp,
     "TIMESTAMP_LTZ": types.timestamp_ltz,
-    "VARCHAR": lambda _length=None: types.string(),
+    "VARCHAR": lambda length=None: types.string(None if length == _UNLIMITED else length),
     "VARBINARY": lambda _length=None: types.bytes_(),
 }
 _NESTED = ("ARRAY", "MAP", "ROW", "STRUCT")

@@ -118,6 +118,8 @@ def _render(t: DataType) -> str:
     match t.root:
         case TypeRoot.CHAR | TypeRoot.BINARY:
             return f"{t.root.name}({t.length})"
+        case TypeRoot.STRING if t.length is not None:
+            return f"VARCHAR({t.length})"
         case TypeRoot.DECIMAL:
             return f"DECIMAL({t.precision}, {t.scale})"
         case TypeRoot.TIME | TypeRoot.TIMESTAMP | TypeRoot.TIMESTAMP_LTZ:
@@ -166,13 +168,15 @@ def double() -> DataType:
 
 
 def char(length: int) -> DataType:
-    """A string of up to `length` code points. Row formats do not pad it; the length is not enforced (as in Fluss)."""
+    """A text of up to `length` code points. Neither row formats nor Fluss pad it."""
     _require(length >= 1, f"CHAR needs a length of at least 1, got {length}")
     return DataType(TypeRoot.CHAR, length=length)
 
 
-def string() -> DataType:
-    return DataType(TypeRoot.STRING)
+def string(length: int | None = None) -> DataType:
+    """A text; with `length`, VARCHAR(length): a text of up to `length` code points."""
+    _require(length is None or length >= 1, f"VARCHAR needs a length of at least 1, got {length}")
+    return DataType(TypeRoot.STRING, length=length)
 
 
 def binary(length: int) -> DataType:

@@ -217,7 +217,7 @@ _TABLE = (
     Api(_K.FINISH_STAGE, pb.FinishStageRequest, pb.FinishStageResponse, _TABLET),
     Api(_K.COMMIT_TRANSACTION, pb.CommitTransactionRequest, pb.CommitTransactionResponse, _COORDINATOR, *_V1),
     Api(_K.ABORT_TRANSACTION, pb.AbortTransactionRequest, pb.AbortTransactionResponse, _COORDINATOR),
-    Api(_K.LIST_TRANSACTIONS, pb.ListTransactionsRequest, pb.ListTransactionsResponse, _COORDINATOR),
+    Api(_K.LIST_TRANSACTIONS, pb.ListTransactionsRequest, pb.ListTransactionsResponse, _COORDINATOR, *_V1),
     # epochs of logs (Forebay)
     Api(_K.CHECK_LOG_OFFSETS, pb.CheckLogOffsetsRequest, pb.CheckLogOffsetsResponse, _TABLET),
     # what a server does (Forebay)

@@ -1297,14 +1297,16 @@ class FinishStageResponse(_Message):
     def __init__(self, size_bytes: _Optional[int] = ...) -> None: ...
 
 class CommitTransactionRequest(_Message):
-    __slots__ = ("transaction_id", "attempts", "unchanged_since")
+    __slots__ = ("transaction_id", "attempts", "unchanged_since", "operation")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     UNCHANGED_SINCE_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
     transaction_id: int
     attempts: RepeatedScalars[str]
     unchanged_since: RepeatedMessages[PbUnchangedSince]
-    def __init__(self, transaction_id: _Optional[int] = ..., attempts: _Optional[_Iterable[str]] = ..., unchanged_since: _Optional[_Iterable[_Union[PbUnchangedSince, _Mapping[str, _Any]]]] = ...) -> None: ...
+    operation: str
+    def __init__(self, transaction_id: _Optional[int] = ..., attempts: _Optional[_Iterable[str]] = ..., unchanged_since: _Optional[_Iterable[_Union[PbUnchangedSince, _Mapping[str, _Any]]]] = ..., operation: _Optional[str] = ...) -> None: ...
 
 class PbUnchangedSince(_Message):
     __slots__ = ("table_id", "buckets")
@@ -1343,16 +1345,40 @@ class AbortTransactionResponse(_Message):
     def __init__(self) -> None: ...
 
 class ListTransactionsRequest(_Message):
-    __slots__ = ("application",)
+    __slots__ = ("application", "commits_of_table")
     APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_OF_TABLE_FIELD_NUMBER: _ClassVar[int]
     application: str
-    def __init__(self, application: _Optional[str] = ...) -> None: ...
+    commits_of_table: int
+    def __init__(self, application: _Optional[str] = ..., commits_of_table: _Optional[int] = ...) -> None: ...
 
 class ListTransactionsResponse(_Message):
-    __slots__ = ("transactions",)
+    __slots__ = ("transactions", "commits")
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
     transactions: RepeatedMessages[PbTransactionInfo]
-    def __init__(self, transactions: _Optional[_Iterable[_Union[PbTransactionInfo, _Mapping[str, _Any]]]] = ...) -> None: ...
+    commits: RepeatedMessages[PbTableCommit]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[PbTransactionInfo, _Mapping[str, _Any]]]] = ..., commits: _Optional[_Iterable[_Union[PbTableCommit, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbTableCommit(_Message):
+    __slots__ = ("number", "committed_ms", "transaction_id", "application", "version", "user", "operation", "rows")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_MS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    committed_ms: int
+    transaction_id: int
+    application: str
+    version: int
+    user: str
+    operation: str
+    rows: int
+    def __init__(self, number: _Optional[int] = ..., committed_ms: _Optional[int] = ..., transaction_id: _Optional[int] = ..., application: _Optional[str] = ..., version: _Optional[int] = ..., user: _Optional[str] = ..., operation: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class PbTransactionInfo(_Message):
     __slots__ = ("transaction_id", "application", "version", "state", "changed_ms", "stages", "staged_bytes")

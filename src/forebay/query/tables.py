@@ -4,6 +4,7 @@ database.table                  a live table: lake and stream as one (without a 
 live.database.table             the same
 lake.database.table             a table of the lake; `lake` is the name that it was given
 database."table$changelog"      a live table's changes that its servers have
+database."table$history"        the last transactions that have written to it
 database."table$lake"           what its lake has, as of the newest snapshot that a union read starts from
 lake.database."table$files"     a system table of a Paimon table
 """
@@ -186,7 +187,7 @@ class Tables:
         scan = lake.table(str(path)).scan(as_of=as_of)
         return scan.pinned() if pinned else scan
 
-    def _live(self, path: TablePath, as_of: Any, pinned: bool) -> Scan:
+    def _live(self, path: TablePath, as_of: Any, pinned: bool) -> Scan | pa.Table:
         assert self._connection is not None
         plain, mark, part = path.table.partition("$")
         table = self._connection.table(TablePath(path.database, plain) if mark else path)
@@ -200,11 +201,15 @@ class Tables:
             from forebay.query.changelog import ChangelogScan
 
             return ChangelogScan.now(self._connection, table)
+        if part == "history":
+            return self._connection.admin.history(table.info)
         if part == "lake":
             from forebay.unionread.scan import PinnedUnionScan
 
             return PinnedUnionScan.of_lake(table)
-        raise NotFound(f"{path}: a live table has '$changelog' and '$lake'; its lake's own tables are in the lake")
+        raise NotFound(
+            f"{path}: a live table has '$changelog', '$history' and '$lake'; its lake's own tables are in the lake"
+        )
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 

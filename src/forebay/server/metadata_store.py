@@ -29,14 +29,17 @@ from forebay.fs.local import disk_of
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """The version of `_TABLES` and of all other files of a data directory. A change of either needs a new number: an older
 version of Forebay, which would not see what is new, then refuses the directory."""
 
-_OLDER_VERSIONS = frozenset({"2"})
+_OLDER_VERSIONS = frozenset({"2", "3"})
 """Versions that this one reads; it writes its own number into their stores."""
 
 METADATA_FILE = "metadata.sqlite"
+
+COMMITS_MAX = 1_000
+"""Maximum number of commits in the history of a table."""
 
 PRODUCERS_MAX = 10_000
 PRODUCER_BYTES_MAX = 64 << 20
@@ -70,6 +73,10 @@ CREATE TABLE IF NOT EXISTS transactions (
     changed_ms INTEGER NOT NULL, writer_id INTEGER NOT NULL, attempts TEXT NOT NULL, crc INTEGER NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS decided_versions ON transactions (application, version)
     WHERE application <> '' AND state > 0;
+CREATE TABLE IF NOT EXISTS table_commits (
+    table_id INTEGER NOT NULL, number INTEGER NOT NULL, committed_ms INTEGER NOT NULL, transaction_id INTEGER NOT NULL,
+    application TEXT NOT NULL, version INTEGER NOT NULL, user TEXT NOT NULL, operation TEXT NOT NULL,
+    row_count INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, number));
 CREATE TABLE IF NOT EXISTS log_epochs (
     number INTEGER PRIMARY KEY, epoch TEXT NOT NULL, began_ms INTEGER NOT NULL, reason TEXT NOT NULL,
     of_one_bucket INTEGER NOT NULL, first_table_id INTEGER NOT NULL, first_partition_id INTEGER NOT NULL,
@@ -135,6 +142,21 @@ class StoredTransaction:
     changed_ms: int
     writer_id: int = -1
     attempts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommit:
+    """What a transaction has written to a table, who committed it, and what it called that."""
+
+    table_id: int
+    number: int
+    committed_ms: int
+    transaction_id: int
+    application: str
+    version: int
+    user: str
+    operation: str
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +444,7 @@ class MetadataStore:
     def delete_table(self, table_id: int, folder: str) -> None:
         """Forget a table; its `folder` is noted for removal, which survives a crash."""
         with self.transaction() as sql:
-            for table in ("tables", "schemas", "partitions", "lake_snapshots", "log_epoch_starts"):
+            for table in ("tables", "schemas", "partitions", "lake_snapshots", "table_commits", "log_epoch_starts"):
                 sql.execute(f"DELETE FROM {table} WHERE table_id = ?", (table_id,))
             _put(sql, "doomed_folders", folder)
 
@@ -476,8 +498,12 @@ class MetadataStore:
             )
         ]
 
-    def put_transaction(self, stored: StoredTransaction, without: Iterable[int] = ()) -> None:
+    def put_transaction(
+        self, stored: StoredTransaction, without: Iterable[int] = (), commits: Iterable[StoredCommit] = ()
+    ) -> None:
         """Store a transaction, new or changed, and forget those with the ids `without`, in one step.
+
+        `commits` are the next ones in the histories of their tables, which number them.
 
         Raises `Conflict`, and changes nothing, if another one with its application and version is decided or committed.
         """
@@ -492,6 +518,19 @@ class MetadataStore:
                     f"than {transaction_id}: a version is written once",
                     ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION,
                 ) from e
+            for commit in commits:
+                table_id, _, *others = astuple(commit)
+                last = sql.execute("SELECT max(number) FROM table_commits WHERE table_id = ?", (table_id,)).fetchone()
+                number = (last[0] or 0) + 1
+                _put(sql, "table_commits", table_id, number, *others)
+                sql.execute(
+                    "DELETE FROM table_commits WHERE table_id = ? AND number <= ?", (table_id, number - COMMITS_MAX)
+                )
+
+    def commits(self, table_id: int) -> list[StoredCommit]:
+        """The last commits of a table, at most `COMMITS_MAX`, in their order."""
+        rows = self._rows("SELECT * FROM table_commits WHERE table_id = ? ORDER BY number", table_id)
+        return [StoredCommit(*row) for row in rows]
 
     def forget_transactions(self, ids: Iterable[int]) -> None:
         with self.transaction() as sql:

@@ -32,7 +32,7 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_values import python_schema
 from forebay.spark.jvm.values import string_array
-from forebay.spark.schemas import from_spark_column_type
+from forebay.spark.schemas import from_spark_type
 
 if TYPE_CHECKING:
     from forebay.metadata.table import TableInfo
@@ -220,7 +220,7 @@ class UnboundBucket(JavaProxy):
 
     def _letter(self, kind: str, spark_type: SparkType) -> str:
         try:
-            symbol = letter(from_spark_column_type(spark_type, "c"), is_canonical=kind in ("fluss", "iceberg"))
+            symbol = letter(from_spark_type(spark_type, "c"), is_canonical=kind in ("fluss", "iceberg"))
         except InvalidRequest:
             symbol = None
         if symbol is None or symbol[0] not in _TAKEN.get(kind, symbol):

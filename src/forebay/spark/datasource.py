@@ -325,7 +325,7 @@ class LiveTarget(Target):
 
     @property
     def metadata_fields(self) -> Sequence[StructField]:
-        return () if self.system else metadata_fields(self.info)
+        return metadata_fields(self.info, self.system)
 
     @property
     def partition_keys(self) -> tuple[str, ...]:

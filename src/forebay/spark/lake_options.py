@@ -18,6 +18,7 @@ from typing import Any
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option, boolean, by_name, positive, positive_size
+from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER
 from forebay.paimon.option_names import KNOWN
 from forebay.paimon.table import Table
 from forebay.spark.options import (
@@ -26,8 +27,11 @@ from forebay.spark.options import (
     MAX_DELAY,
     MAX_ROWS,
     MIN_ROWS,
+    TRANSACTION_OPTIONS,
+    OptionReader,
     StreamLimits,
     check_delay,
+    transaction_option,
 )
 from forebay.spark.read_modes import (
     DEFAULT_MODES,
@@ -173,6 +177,8 @@ class LakeWriteOptions:
 
     paimon: Mapping[str, str]
     shows_progress: bool = False
+    transaction: tuple[str, int] | None = None
+    """The application and the version of a batch that is committed once (`txnAppId`, `txnVersion`)."""
 
 
 def value_in(options: Mapping[str, str], option: Option) -> Any:
@@ -191,10 +197,11 @@ def write_options(name: str, table: Table, options: Mapping[str, str]) -> LakeWr
         "primary-key": ",".join(table.schema.primary_keys),
         "partition": ",".join(table.schema.partition_keys),
     }
-    by_case = {option.lower(): option for option in (*KNOWN, PROGRESS.name)}
+    once = {option.name.lower(): option.name for option in TRANSACTION_OPTIONS}
+    by_case = {option.lower(): option for option in (*KNOWN, PROGRESS.name, *once.values())}
     paimon: dict[str, str] = {}
     for key, value in options.items():
-        if key.lower() in _PASSED or own.get(key) == value:
+        if key.lower() in _PASSED or key.lower() in once or own.get(key) == value:
             continue
         known_as = by_case.get(key.lower(), key if key.startswith("fields.") else None)
         if known_as is None:
@@ -207,7 +214,13 @@ def write_options(name: str, table: Table, options: Mapping[str, str]) -> LakeWr
                 "change it with ALTER TABLE ... SET TBLPROPERTIES"
             )
         paimon[known_as] = value
-    return LakeWriteOptions(paimon, PROGRESS.read(paimon.pop(PROGRESS.name, "false")))
+    named = {once[key.lower()]: value for key, value in options.items() if key.lower() in once}
+    transaction = transaction_option(OptionReader.of("write", named, by_name(TRANSACTION_OPTIONS)))
+    if transaction is not None and not 0 <= transaction[1] < BATCH_COMMIT_IDENTIFIER:
+        raise InvalidRequest(
+            f"writing to {name}: 'txnVersion' is {transaction[1]}, and can be from 0 to {BATCH_COMMIT_IDENTIFIER - 1}"
+        )
+    return LakeWriteOptions(paimon, PROGRESS.read(paimon.pop(PROGRESS.name, "false")), transaction)
 
 
 _derived: weakref.WeakKeyDictionary[Table, dict[tuple[tuple[str, str], ...], Table]] = weakref.WeakKeyDictionary()

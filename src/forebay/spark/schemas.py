@@ -2,21 +2,21 @@
 
 | Fluss | Spark | |
 |---|---|---|
-| CHAR(n), STRING | STRING | Spark's CHAR pads, Fluss's does not |
+| CHAR(n), VARCHAR(n), STRING | STRING | in catalogs, columns have their lengths (`catalog_schema`) |
 | BINARY(n), BYTES | BINARY | |
 | TIMESTAMP(p) | TIMESTAMP_NTZ | microseconds: digits 7 to 9 are cut off |
 | TIMESTAMP_LTZ(p) | TIMESTAMP | the same |
 | TIME(p) | TIME(min(p, 6)) | where Spark has the type switched on |
 | all others | their namesakes | |
 
-The other way TIMESTAMP is TIMESTAMP_LTZ(6), VARCHAR is STRING and BINARY is BYTES. Comments of columns travel in the
+The other way TIMESTAMP is TIMESTAMP_LTZ(6), and BINARY is BYTES. Comments of columns travel in the
 metadata of Spark's fields, as Spark itself does it. Struct fields keep their descriptions the same way.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark_types
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.codec.casting.arrays import TEXT_TYPES
 from forebay.metadata import types
 from forebay.metadata.table import Column, TableInfo
 from forebay.metadata.types import DataType, TypeRoot, walk
@@ -40,6 +41,11 @@ CURRENT_DEFAULT = "CURRENT_DEFAULT"
 
 EXISTS_DEFAULT = "EXISTS_DEFAULT"
 """The metadata key of the value that older rows have in an added column."""
+
+_TEXT_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""The metadata key of the type of a STRING column that is CHAR(n) or VARCHAR(n)."""
+
+_SIZED_TEXT = re.compile(r"(char|varchar)\((\d+)\)")
 
 _R = TypeRoot
 _TO_SPARK: dict[TypeRoot, type[spark_types.DataType]] = {
@@ -67,7 +73,6 @@ _FROM_SPARK: dict[type[spark_types.DataType], DataType] = {
     spark_types.FloatType: types.float_(),
     spark_types.DoubleType: types.double(),
     spark_types.StringType: types.string(),
-    spark_types.VarcharType: types.string(),
     spark_types.BinaryType: types.bytes_(),
     spark_types.DateType: types.date(),
     spark_types.TimestampNTZType: types.timestamp(MICROSECOND_DIGITS),
@@ -115,6 +120,19 @@ def to_spark_schema(columns: Sequence[Column], defaults: Mapping[str, str] | Non
     return spark_types.StructType(fields)
 
 
+def catalog_schema(columns: Sequence[Column], defaults: Mapping[str, str] | None = None) -> spark_types.StructType:
+    """The schema as which a catalog shows columns: as `to_spark_schema`, with lengths that Spark checks.
+
+    They are in the metadata of STRING columns, where Spark itself keeps them: streams refuse columns of type VARCHAR. A
+    CHAR(n) is shown as VARCHAR(n): Spark would expect padded values, and neither Fluss nor Paimon pad.
+    """
+    schema = to_spark_schema(columns, defaults)
+    for column, field in zip(columns, schema.fields, strict=True):
+        if column.data_type.root in TEXT_TYPES and column.data_type.length is not None:
+            field.metadata[_TEXT_TYPE] = f"varchar({column.data_type.length})"
+    return schema
+
+
 def _set_default(field: spark_types.StructField, text: str) -> None:
     """Set DEFAULT `text`, an SQL expression for new rows. Existing rows have null."""
     field.metadata.update({CURRENT_DEFAULT: text, EXISTS_DEFAULT: "NULL"})
@@ -151,6 +169,8 @@ def from_spark_type(t: spark_types.DataType, path: str) -> DataType:
         return plain
     if isinstance(t, spark_types.CharType):
         return types.char(t.length)
+    if isinstance(t, spark_types.VarcharType):
+        return types.string(t.length)
     if isinstance(t, spark_types.DecimalType):
         return types.decimal(t.precision, t.scale)
     if TIME_TYPE is not None and isinstance(t, TIME_TYPE):
@@ -164,6 +184,14 @@ def from_spark_type(t: spark_types.DataType, path: str) -> DataType:
         columns = (_column(field, f"{path}.{field.name}") for field in t.fields)
         return types.row(*(types.field(c.name, c.data_type, c.comment) for c in columns))
     raise _no_such_type(t, path, "cast it to another type")
+
+
+def _field_type(field: spark_types.StructField, path: str) -> DataType:
+    """The type of a column, whose length may be in its metadata: CREATE TABLE LIKE has it there."""
+    sized = _SIZED_TEXT.fullmatch((field.metadata or {}).get(_TEXT_TYPE, ""))
+    if sized is None or not isinstance(field.dataType, spark_types.StringType):
+        return from_spark_type(field.dataType, path)
+    return (types.char if sized[1] == "char" else types.string)(int(sized[2]))
 
 
 def _nullable(t: DataType, nullable: bool) -> DataType:
@@ -205,7 +233,7 @@ def from_spark_schema(schema: spark_types.StructType) -> list[Column]:
 
 
 def _column(field: spark_types.StructField, path: str) -> Column:
-    t = _nullable(from_spark_type(field.dataType, path), field.nullable)
+    t = _nullable(_field_type(field, path), field.nullable)
     return Column(field.name, t, (field.metadata or {}).get("comment"))
 
 
@@ -215,14 +243,9 @@ def columns_of(schema: TableSchema) -> tuple[Column, ...]:
 
 
 def table_schema(fields: Sequence[DataField]) -> spark_types.StructType:
-    """The schema shown by DESCRIBE: types, comments and default values."""
-    columns = [_field(f.name, f.type, f.description) for f in fields]
-    for f, field in zip(fields, columns, strict=True):
-        if f.type.root is TypeRoot.STRING and f.type.length is not None:
-            field.dataType = spark_types.VarcharType(f.type.length)
-        if f.default is not None:
-            _set_default(field, f.default)
-    return spark_types.StructType(columns)
+    """The `catalog_schema` of a lake table or view with these fields."""
+    columns = [Column(f.name, f.type, f.description) for f in fields]
+    return catalog_schema(columns, {f.name: f.default for f in fields if f.default is not None})
 
 
 def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[DataField]:
@@ -234,13 +257,6 @@ def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[Dat
 
     fields = []
     for f in schema.fields:
-        t, metadata = _nullable(from_spark_column_type(f.dataType, f.name), f.nullable), f.metadata or {}
+        t, metadata = _nullable(_field_type(f, f.name), f.nullable), f.metadata or {}
         fields.append(DataField(-1, f.name, t, metadata.get("comment"), default_of(f, is_copy)))
     return fields
-
-
-def from_spark_column_type(t: spark_types.DataType, path: str) -> DataType:
-    """The Fluss type for a column of Spark type `t`, which may be VARCHAR(n)."""
-    if isinstance(t, spark_types.VarcharType):
-        return replace(types.string(), length=t.length)
-    return from_spark_type(t, path)

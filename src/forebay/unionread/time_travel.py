@@ -1,4 +1,5 @@
-"""Union reads of an earlier state: a snapshot of the lake, or all rows as of an instant.
+"""Union reads of an earlier state: a snapshot of the lake, or all rows as of an instant. A commit of a table without a
+lake is the instant of its decision.
 
 An instant is read from the newest lake snapshot that holds nothing later, and the log from there up to the instant: a
 record belongs to it if the log's server wrote it at that time or before. Where there is no such snapshot the log must
@@ -12,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.quantity import moment_at, moment_ms
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
     from forebay.client.table import Table
 
 AsOf = int | str | dt.datetime
-"""A lake snapshot's number, a tag's name, or a time (a datetime, or ISO text)."""
+"""A lake snapshot's number, or that of a commit of a table without a lake, a tag's name, or a time (a datetime, or ISO
+text)."""
 
 _PLANNINGS = 3
 """Maximum attempts at a plan if a partition is dropped during planning."""
@@ -109,6 +113,8 @@ def resolve(table: Table, as_of: AsOf, storage: LakeStorage | None = None) -> Re
     if lake is None and table.info.lake_enabled:
         lake = lake_of(table)
     source = None if lake is None else lake.create_source(table.info.path)
+    if isinstance(as_of, int) and not isinstance(as_of, bool) and source is None:
+        as_of = _time_of_commit(table, as_of)
     version = _version(table, source, as_of)
     if version is not None and source is not None:
         identity = source.create_planner(version).identity
@@ -124,16 +130,30 @@ def resolve(table: Table, as_of: AsOf, storage: LakeStorage | None = None) -> Re
     return ReadPoint(base, stops)
 
 
+def _time_of_commit(table: Table, number: int) -> dt.datetime:
+    """The time of a commit in the history of a table without a lake. All rows of the commit have it."""
+    try:
+        history = Admin(table.connection).history(table.info)
+    except UnsupportedOperation as e:
+        raise UnsupportedOperation(
+            f"table {table.path} has no lake and no history, and so no version {number}: give a time, if its log has "
+            "its beginning"
+        ) from e
+    found = history.filter(pc.equal(history["number"], number))
+    if not found.num_rows:
+        numbers = history["number"].to_pylist()
+        known = f"{numbers[0]} to {numbers[-1]}" if numbers else "none: no transaction has written to it"
+        raise NotFound(f"table {table.path} has no commit {number}: its history has {known}")
+    committed_at: dt.datetime = found["committed_at"][0].as_py()
+    return committed_at
+
+
 def _version(table: Table, source: LakeSource | None, as_of: AsOf) -> int | None:
     """Return the lake snapshot that `as_of` names; None if it is a time."""
     if isinstance(as_of, bool) or not isinstance(as_of, int | str | dt.datetime):
         raise InvalidRequest(
             f"as_of={as_of!r} is no earlier state of table {table.path}: give an open snapshot of it, the number or a "
             "tag of a lake snapshot, or a time"
-        )
-    if isinstance(as_of, int) and source is None:
-        raise UnsupportedOperation(
-            f"table {table.path} has no lake, and so no snapshot {as_of}: give a time, if its log has its beginning"
         )
     if isinstance(as_of, int):
         return as_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, Unsupported
 from forebay.client.connection import Connection, connect
 from forebay.client.lookups.lookup import PREFIX_COLUMN, Lookup
 from forebay.client.lookups.lookup_cache import CachedLookup
+from forebay.server.embedded import EmbeddedServer
 from tests.client.conftest import MakeTable, own_server
 
 
@@ -405,3 +407,18 @@ def test_partitions_are_looked_for_three_times(code: ErrorCode, times: int, aske
         with pytest.raises(NotFound, match="gone"):
             ask()
     assert (question.asked, forgotten) == (asked, ["d.t"] * (asked - 1))
+
+
+def test_rows_that_are_larger_than_an_answer_are_found_one_by_one(tmp_path: Path) -> None:
+    settings = {"server.request.max-answer-size": "100kb"}
+    with EmbeddedServer(tmp_path / "data", settings=settings) as server, connect(server.bootstrap_servers) as conn:
+        conn.create_database("d")
+        table = conn.create_table("d.t", {"id": "INT", "v": "STRING"}, primary_key="id", buckets=1)
+        rows = [{"id": i, "v": f"{i}" * size} for i, size in enumerate((150_000, 60_000, 1, 60_000, 150_000))]
+        table.upsert(rows)
+        assert table.lookup([0]).to_pylist() == rows[:1]
+        assert table.lookup([4, 9, 1, 0, 3, 2, 0], missing="drop").to_pylist() == [rows[i] for i in (4, 1, 0, 3, 2, 0)]
+        assert table.scan(filter="id = 0").to_arrow().to_pylist() == rows[:1]
+        found = table.scan(filter="id IN (0, 1, 4)").to_arrow().sort_by("id").to_pylist()
+        assert found == [rows[0], rows[1], rows[4]]
+        assert table.scan().head(1).num_rows == 1

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import forebay
-from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.client.connection import connect
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.kv.engine import KvSnapshot
@@ -134,7 +134,7 @@ def test_a_table_can_be_scanned_as_of_a_snapshot_of_it(make_table):
         with pytest.raises(InvalidRequest, match="source='union' has no snapshots"):
             table.scan(as_of=snapshot, source="union")
     assert table.scan(as_of=dt.datetime.now(dt.UTC)).count() == 1000  # by its log, which has its beginning
-    with pytest.raises(UnsupportedOperation, match="has no lake, and so no snapshot 3"):
+    with pytest.raises(NotFound, match="has no commit 3: its history has none"):
         table.scan(as_of=3).count()
     with pytest.raises(NotFound, match="neither a tag of the lake"):
         table.scan(as_of="a tag").count()

@@ -607,3 +607,30 @@ def test_a_column_that_the_server_numbers_is_refused_as_such_and_not_as_unknown(
             to_record_batches(data, numbered, columns=["k", "v"])
         with pytest.raises(InvalidRequest, match="the data has column 'id', and only k are written"):
             to_record_batches(data, replace(numbered, auto_increment_column=None), columns=["k"])
+
+
+@pytest.mark.parametrize(
+    "encoding", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_texts_keep_to_the_length_of_their_column(encoding: pa.DataType) -> None:
+    schema = Schema((Column("c", types.char(3)), Column("l", types.array(types.string(2)))))
+    texts = pa.array(["äöü", "ab", "abc   ", None]).cast(encoding)
+    lists = pa.array([["a", "b   "], None, [None], []])
+    (batch,) = iter_record_batches(pa.table({"c": texts, "l": lists}), schema)
+    assert batch.to_pydict() == {"c": ["äöü", "ab", "abc", None], "l": [["a", "b "], None, [None], []]}
+    for name, column in (("c", pa.array(["abc", "abcd"])), ("l.element", pa.array([["ab"], ["abc"]]))):
+        with pytest.raises(
+            InvalidRequest, match=rf"column '{name}', row 1: 'abc.*' has \d characters, .* (CHAR|VARCHAR)"
+        ):
+            list(iter_record_batches(pa.table({name[0]: column}), schema))
+
+
+def test_texts_of_python_values_keep_to_the_length_of_their_column() -> None:
+    schema = Schema((Column("c", types.char(3)), Column("l", types.array(types.string(2)))))
+    (batch,) = iter_record_batches([{"c": "äöü  ", "l": ["ab "]}, {"c": None, "l": None}], schema)
+    assert batch.to_pydict() == {"c": ["äöü", None], "l": [["ab"], None]}
+    for row in ({"c": "abcd"}, {"l": ["abc"]}):
+        with pytest.raises(InvalidRequest, match=r"column '.*', row 0: 'abc.*' has \d characters, which do not fit"):
+            list(iter_record_batches([row], schema))
+    with pytest.raises(InvalidRequest, match=r"'x{60}\.\.\.' has 70000 characters, which do not fit CHAR\(3\)"):
+        list(iter_record_batches([{"c": "x" * 70_000}], schema))

@@ -17,7 +17,8 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.spark.schemas import table_schema, to_fields
 from forebay.spark.sql.lake_ddl import definition, property_change, stored_default
 from forebay.spark.sql.requests import TableRequest, Transform
-from tests.spark.releases import needs
+from tests.patience import PATIENCE
+from tests.spark.releases import SPARK, needs
 
 LIKE = needs(4, 2, "CREATE TABLE LIKE for tables of catalogs")
 CONSTRAINT = needs(4, 1, "PRIMARY KEY constraints")
@@ -108,9 +109,10 @@ def test_columns_come_back_as_they_were_given() -> None:
         ]
     )
     shown = table_schema(to_fields(given))
-    assert [f.dataType for f in shown] == [f.dataType for f in given]
+    assert [f.dataType for f in shown] == [spark_types.StringType(), *(f.dataType for f in given.fields[1:])]
+    assert [f.type for f in to_fields(shown)] == [f.type for f in to_fields(given)]
     assert [f.nullable for f in shown] == [False, True, True]
-    assert shown["v"].metadata == {"comment": "text"}
+    assert shown["v"].metadata == {"comment": "text", "__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"}
     assert shown["d"].metadata["CURRENT_DEFAULT"] == "4"
 
 
@@ -199,6 +201,31 @@ def test_a_primary_key_constraint_is_the_primary_key(lake_sql: Sql, lake: str, l
 
 
 @pytest.mark.spark
+@LIKE
+def test_lengths_of_texts_are_kept_and_checked(
+    lake_sql: Sql, lake_session: Any, lake: str, lake_catalog: Catalog
+) -> None:
+    lake_sql("CREATE TABLE {db}.t (c CHAR(4), v VARCHAR(3), l ARRAY<VARCHAR(2)>)")
+    lake_sql("INSERT INTO {db}.t VALUES ('ab', 'abc  ', array('x'))")
+    for values, part in (
+        ("'abcde', 'x', NULL", "EXCEED_LIMIT_LENGTH"),
+        ("'a', 'abcd', NULL", "EXCEED_LIMIT_LENGTH"),
+        ("'a', 'x', array('abc')", r"column 'l.element', row 0: 'abc' has 3 characters"),
+    ):
+        with pytest.raises(Exception, match=part):
+            lake_sql(f"INSERT INTO {{db}}.t VALUES ({values})")
+    with pytest.raises(InvalidRequest, match=r"'abcd' has 4 characters, which do not fit VARCHAR\(3\)"):
+        lake_catalog.table(f"{lake}.t").append([{"c": "a", "v": "abcd", "l": None}])
+    lake_sql("UPDATE {db}.t SET v = 'u' WHERE c = 'ab'")
+    assert lake_sql("SELECT *, length(c) FROM {db}.t") == [("ab", "u", ["x"], 2)]
+    if SPARK >= (4, 2):
+        found: list[Any] = []
+        stream = lake_session.readStream.table(f"lake.{lake}.t").writeStream
+        query = stream.foreachBatch(lambda batch, _: found.extend(batch.collect())).trigger(availableNow=True).start()
+        query.awaitTermination(PATIENCE)
+        assert [row["v"] for row in found] == ["u"]
+
+
 @LIKE
 def test_create_table_like_copies_columns_keys_and_properties(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> None:
     lake_sql(FULL_TABLE)

@@ -97,6 +97,21 @@ def test_statements_with_any_condition_are_one_commit_each(lake_sql: Sql, kind: 
     assert commits(lake_sql) == ["APPEND", "APPEND", change, change, change]
 
 
+@pytest.mark.parametrize(
+    "clauses", ["WHEN NOT MATCHED THEN INSERT *", "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *"]
+)
+def test_two_rows_that_merge_inserts_are_not_given_one_primary_key(lake_sql: Sql, clauses: str) -> None:
+    fill(lake_sql, "key")
+    given = source((7, "x", 1.0), (8, "y", 2.0), (7, "z", 3.0), (9, "y", 4.0))
+    with pytest.raises(Exception, match=r"1 primary keys would each get more than one row, such as id = 7") as raised:
+        lake_sql(f"MERGE INTO {{db}}.t USING {given} ON t.id = s.id {clauses}")
+    assert "Traceback" not in str(raised.value)
+    assert same(lake_sql(ALL), FILLED)
+    given = source((7, "x", 1.0), (8, "y", 2.0))
+    lake_sql(f"MERGE INTO {{db}}.t USING {given} ON t.id = s.id {clauses}")
+    assert same(lake_sql(ALL), [*FILLED, (7, "x", 1.0), (8, "y", 2.0)])
+
+
 def test_only_files_with_rows_that_change_are_written_again(lake_sql: Sql) -> None:
     fill(lake_sql, "append")
     files = "SELECT file_path FROM {db}.`t$files`"

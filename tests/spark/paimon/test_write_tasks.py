@@ -74,6 +74,16 @@ def test_sums_of_several_tasks_add_up(tmp_path: Path) -> None:
     assert sum(row["n"] for row in rows_of(table)) == 4 * sum(range(1, 51))
 
 
+def test_a_second_row_of_a_key_is_refused_where_keys_are_distinct(tmp_path: Path) -> None:
+    table = make(tmp_path, "a bigint, b string, n bigint", key="a b", bucket="2")
+    function = LakeWriteFunction(table.context, "db.t", has_distinct_keys=True)
+    keys = [(1, "x"), (1, "y"), (2, "x"), (1, "x"), (2, "x"), (3, "x"), (1, "x")]
+    batches = [batch([{"a": a, "b": b, "n": n}]) for n, (a, b) in enumerate(keys)]
+    assert run_task(function, batches[:3]).rows == 3
+    with pytest.raises(InvalidRequest, match=r"2 primary keys .* such as a = 1, b = 'x' and a = 2, b = 'x'; "):
+        run_task(function, batches)
+
+
 def test_a_lane_is_one_of_all(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="writer 2 is none of 2"):
         WriterShard(2, 2)
@@ -313,6 +323,21 @@ def test_overwrites_replace_partitions_that_are_named_or_written_to_or_all(tmp_p
     assert overwrite([{"id": 5, "name": "c"}], Overwrite()) == [{"id": 5, "name": "c"}]
 
 
+@pytest.mark.parametrize("how", [None, Overwrite(), Overwrite({"name": "a"})], ids=["append", "all", "partition"])
+def test_a_version_of_an_application_is_committed_once(tmp_path: Path, how: Overwrite | None) -> None:
+    table = make(tmp_path, parts="name")
+
+    def written(number: int, version: int, application: str = "job") -> int:
+        function = LakeWriteFunction(table.context, "t", replaces=how is not None)
+        task = run_task(function, [batch([{"id": number, "name": "a"}])])
+        return len(commit_batch(table, messages_of([task]), how, threads, (application, version)))
+
+    assert [written(1, 7), written(2, 7), written(3, 6), written(4, 8), written(5, 7, "another")] == [1, 0, 0, 1, 1]
+    committed = [1, 4, 5]
+    assert [row["id"] for row in rows_of(table)] == (committed if how is None else committed[-1:])
+    assert len(list(tmp_path.rglob("*.parquet"))) == len(committed)  # those of repeated versions are deleted
+
+
 def test_a_refused_overwrite_deletes_its_files(tmp_path: Path) -> None:
     table = make(tmp_path, parts="name")
     written = run_task(LakeWriteFunction(table.context, "t", replaces=True), [batch([{"id": 3, "name": "x"}])])
@@ -330,6 +355,13 @@ def test_options_of_a_write_are_checked(tmp_path: Path) -> None:
     assert chosen.paimon == {"write-only": "true"}
     assert with_write_options(table, chosen).context.options.write_only
     assert with_write_options(table, chosen) is with_write_options(table, chosen)
+    once = write_options("t", table, {"txnappid": "job", "TXNVERSION": "3"})
+    assert (once.paimon, once.transaction, chosen.transaction) == ({}, ("job", 3), None)
+    for alone in ({"txnAppId": "job"}, {"txnVersion": "3"}):
+        with pytest.raises(InvalidRequest, match="'txnAppId' and 'txnVersion' go together"):
+            write_options("t", table, alone)
+    with pytest.raises(InvalidRequest, match="'txnVersion' is -1, and can be from 0 to"):
+        write_options("t", table, {"txnAppId": "job", "txnVersion": "-1"})
     with pytest.raises(InvalidRequest, match="no write option 'wirte-only'; did you mean 'write-only'"):
         write_options("t", table, {"wirte-only": "true"})
     with pytest.raises(InvalidRequest, match=r"'bucket' is a property of the table.*ALTER TABLE"):

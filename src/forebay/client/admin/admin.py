@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
+
 from forebay.base.errors import ErrorCode, ForebayError, error_from_wire
 from forebay.base.quantity import Span, span_ms
 from forebay.client.admin.definition import config_changes
@@ -35,6 +37,7 @@ from forebay.client.results import (
     TableSnapshotInfo,
     TableStats,
     TransactionInfo,
+    history_from_pb,
     transaction_from_pb,
 )
 from forebay.metadata import json_serde
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
 
 
 # The cluster itself: servers, health, settings, access rules; snapshots, leases and registered offsets.
+
+_HISTORIES = 1
+"""The first version of ListTransactions with the histories of tables (`commits_of_table`)."""
 
 M = TypeVar("M", bound=Message)
 
@@ -128,6 +134,18 @@ class ClusterAdmin:
         request = pb.ListTransactionsRequest(application=application)
         answer = self._ask(ApiKey.LIST_TRANSACTIONS, request, pb.ListTransactionsResponse)
         return Listing(map(transaction_from_pb, answer.transactions))
+
+    def history(self, table: str | TablePath | TableInfo) -> pa.Table:
+        """The last transactions that have written to a table, oldest first: at most 1,000 rows of `HISTORY_SCHEMA`.
+
+        A commit is in it from its decision on. Rows that were written without a transaction are not. Raises
+        `UnsupportedOperation` on servers without histories (Apache Fluss).
+        """
+        request = pb.ListTransactionsRequest(commits_of_table=self._info(table).table_id)
+        answer = self._cluster.coordinator_call(
+            ApiKey.LIST_TRANSACTIONS, request, pb.ListTransactionsResponse, repeatable=True, version_min=_HISTORIES
+        )
+        return history_from_pb(answer.commits)
 
     def abort_transaction(self, transaction_id: int) -> None:
         """End a transaction that is open, and drop its rows; does nothing for one that has ended.

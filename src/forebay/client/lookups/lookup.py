@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from forebay.api.data import Missing
 from forebay.api.keys import check_missing, key_rows
-from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound
 from forebay.client.arrays import array_of
 from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.cluster.routing import PartitionRouter
@@ -170,10 +170,21 @@ class Lookup:
         for batch in iter_record_batches(
             key_rows(keys, names, str(self._info.path)), self._info.schema, columns=names, max_rows=KEYS_AT_ONCE
         ):
-            values = self._values(batch, insert_missing)
+            values = self._values_in_parts(batch, insert_missing)
             batches.append(self._rows(values, missing, batch))
         schema = self.nullable if missing == "null" else self._view.schema
         return pa.Table.from_batches(batches, schema=schema)
+
+    def _values_in_parts(self, batch: pa.RecordBatch, insert_missing: bool) -> list[bytes | None]:
+        """The values of all keys, looked up by fewer at a time if their values are too large for one answer."""
+        try:
+            return self._values(batch, insert_missing)
+        except LimitExceeded:
+            if batch.num_rows == 1:
+                raise
+        half = batch.num_rows // 2
+        parts = batch.slice(0, half), batch.slice(half)
+        return [value for part in parts for value in self._values_in_parts(part, insert_missing)]
 
     def _values(self, batch: pa.RecordBatch, insert_missing: bool) -> list[bytes | None]:
         key_bytes, buckets = self._router.route(batch)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from forebay.base.errors import CorruptData, ForebayError
+from forebay.base.errors import CorruptData, ForebayError, LimitExceeded
 from forebay.client.cluster.offsets import LATEST, LOG_END, list_offsets
 from forebay.client.lookups.lookup import KeyItem, Lookups
 from forebay.client.reading.bucket_reader import BucketCursor, TableReader
@@ -45,7 +45,10 @@ def knows_log_ends(cluster: ClusterClient, info: TableInfo, bucket: TableBucket)
 
 
 class RowsByBucket:
-    """Rows that were looked up, by bucket, and the buckets whose lookups did not all see the same rows."""
+    """Rows that were looked up, by bucket, and the buckets that have to be scanned.
+
+    The lookups of these did not all see the same rows, or found too much.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[TableBucket, pa.RecordBatch] = {}
@@ -62,7 +65,7 @@ def look_up(
     """The rows of `keys` that match the filter of `view`, each bucket as of one point in time.
 
     With `log_offsets`, which a Forebay server gave, it is that of these offsets. Buckets that have changed since, or
-    meanwhile, are in `changed`, without rows.
+    meanwhile, are in `changed`, without rows, and so are all if the rows are too large for an answer.
     """
     cluster, info, rows = session.cluster, view.info, RowsByBucket()
     chunk = KEYS_MAX if log_offsets is None else session.settings["client.lookup.max-batch-size"]
@@ -72,7 +75,12 @@ def look_up(
         for first in range(0, len(of_bucket), chunk)
     ]
     values: dict[TableBucket, list[bytes]] = {bucket: [] for bucket in keys}
-    for item, answer in Lookups(cluster, info).ask(cluster, info.path, items):
+    try:
+        answers = Lookups(cluster, info).ask(cluster, info.path, items)
+    except LimitExceeded:
+        rows.changed = list(keys)
+        return rows
+    for item, answer in answers:
         if len(answer) != len(item.keys):
             raise CorruptData(f"the server returned {len(answer)} values for {len(item.keys)} keys")
         values[item.bucket] += [value for value in answer if value is not None]

@@ -2,13 +2,14 @@
 
 Casts lose nothing: integers into integers that hold them, text and bytes in any Arrow encoding, timestamps and times
 into units that hold them. A timestamp with a zone fits TIMESTAMP_LTZ, one without fits TIMESTAMP, never the other way.
-Three concessions, as in Arrow, Spark and Flink:
+Four concessions, as in Arrow, Spark and Flink:
 
 * Floats are rounded to the nearest FLOAT, and to the nearest DECIMAL of the column's scale (half to even): most decimal
   fractions have no exact float. Decimals become the nearest float. Decimals into DECIMAL are never rounded.
 * Times and timestamps lose the digits beyond those of the column, downwards: clocks have more than most columns. Digits
   that the column has but storage has not are an error (`time_fits`).
 * Decimals become integers if they are whole: sums in DuckDB are DECIMAL(38, 0).
+* Texts lose trailing spaces beyond the length of a CHAR or VARCHAR.
 
 A column is named by its path: `address.city`, `tags.element`, `attributes.value`.
 """
@@ -31,7 +32,7 @@ from forebay.metadata.types import DataType, TypeRoot, child, walk
 
 INTEGER_TYPES = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT)
 FLOAT_TYPES = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
-_TEXTS = (TypeRoot.CHAR, TypeRoot.STRING)
+TEXT_TYPES = (TypeRoot.CHAR, TypeRoot.STRING)
 _BYTES = (TypeRoot.BINARY, TypeRoot.BYTES)
 _is = pa.types
 
@@ -82,7 +83,7 @@ def _accepts(t: DataType, source: pa.DataType) -> bool:
         return bool(_is.is_integer(source) or _is.is_decimal(source))
     if t.root in FLOAT_TYPES or t.root is TypeRoot.DECIMAL:
         return bool(_is.is_floating(source) or _is.is_integer(source) or _is.is_decimal(source))
-    if t.root in _TEXTS:
+    if t.root in TEXT_TYPES:
         return _is_text(source)
     if t.root in _BYTES:
         return _is_bytes(source)
@@ -126,6 +127,8 @@ def _cast_scalar(array: pa.Array, t: DataType, target: pa.DataType, path: str, g
         return convert(array)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         index = first_failure(array, convert)
+        if t.root in TEXT_TYPES and t.length is not None:
+            raise CastError(path, text_fault(array[index].as_py(), t), index) from e
         hint = TIME_RANGE if t.root is TypeRoot.TIME else ""
         if t.root is TypeRoot.DECIMAL and _is.is_decimal(array.type):
             hint = _ROUND
@@ -179,9 +182,21 @@ def _convert(array: pa.Array, t: DataType, target: pa.DataType) -> pa.Array:
         return require_times(in_unit(array, target), t)
     if t.root is TypeRoot.TIMESTAMP:
         return in_unit(array, target)
-    if _is.is_string_view(source) or _is.is_binary_view(source):
-        return without_view(array, target)
-    return array.cast(target)
+    result = (
+        without_view(array, target) if _is.is_string_view(source) or _is.is_binary_view(source) else array.cast(target)
+    )
+    return fit_texts(result, t.length) if t.root in TEXT_TYPES and t.length is not None else result
+
+
+def fit_texts(array: pa.Array, length: int) -> pa.Array:
+    """Strings without the trailing spaces beyond `length` code points. Raises `pa.ArrowInvalid` for longer texts."""
+    longest = pc.max(pc.binary_length(array)).as_py()  # no text has more code points than bytes
+    if longest is None or longest <= length or pc.max(pc.utf8_length(array)).as_py() <= length:
+        return array
+    cut = pc.utf8_slice_codeunits(array, 0, length)
+    if pc.any(pc.not_equal(pc.utf8_rtrim(array, " "), pc.utf8_rtrim(cut, " "))).as_py():
+        raise pa.ArrowInvalid(f"longer than {length}")
+    return cut
 
 
 def _to_decimal(array: pa.Array, t: DataType, target: pa.DataType) -> pa.Array:
@@ -198,6 +213,15 @@ def _from_decimal(array: pa.Array, t: DataType) -> pa.Array:
         return array.cast(pa.decimal128(38, array.type.scale)).cast(pa.int64())  # of decimal32 Arrow takes few values
     return array.cast(pa.string()).cast(pa.float64())  # Arrow's own cast does not find the nearest
 
+
+def text_fault(text: str, t: DataType) -> str:
+    """Why `text` does not fit the CHAR or VARCHAR `t`."""
+    excerpt = text if len(text) <= _TEXT_SHOWN else f"{text[:_TEXT_SHOWN]}..."
+    return f"{excerpt!r} has {len(text)} characters, which do not fit {t}"
+
+
+_TEXT_SHOWN = 60
+"""Maximum number of characters of a text in a message."""
 
 TIME_RANGE = (
     "; a TIME is a time of day below 24:00 in whole milliseconds, which is what Fluss and Paimon store of each TIME(p) "
@@ -263,10 +287,15 @@ def has_time(t: DataType) -> bool:
 
 
 def is_stored_as_given(t: DataType) -> bool:
-    """Whether all arrays of `arrow_type(t)` may be stored: not TIMESTAMP_LTZ, which loses its zone, and TIME, whose
-    values have a range.
+    """Whether all arrays of `arrow_type(t)` may be stored: not TIMESTAMP_LTZ, which loses its zone, TIME, whose values
+    have a range, and CHAR and VARCHAR, whose values have a length.
     """
-    return not has_ltz(t) and not has_time(t)
+    return not has_ltz(t) and not has_time(t) and not _has_length(t)
+
+
+@lru_cache(maxsize=1024)
+def _has_length(t: DataType) -> bool:
+    return any(inner.root in TEXT_TYPES and inner.length is not None for inner in walk(t))
 
 
 @lru_cache(maxsize=1024)

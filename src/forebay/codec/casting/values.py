@@ -15,10 +15,12 @@ from forebay.codec.arrow.arrow_types import arrow_type
 from forebay.codec.casting.arrays import (
     FLOAT_TYPES,
     INTEGER_TYPES,
+    TEXT_TYPES,
     TIME_RANGE,
     CastError,
     check_names,
     require_no_nulls,
+    text_fault,
     time_fits,
 )
 from forebay.codec.casting.literals import exact, within, wrong_kind
@@ -74,6 +76,10 @@ def _column_value(value: Any, t: DataType) -> Any:
         raise InvalidRequest(f"{value!r} does not fit {t}{TIME_RANGE}")
     if t.root is TypeRoot.BINARY and len(converted) != t.length:
         raise wrong_kind(value, t, f"exactly {t.length} bytes")
+    if t.root in TEXT_TYPES and t.length is not None and len(converted) > t.length:
+        if converted[t.length :].strip(" "):
+            raise InvalidRequest(text_fault(converted, t))
+        return converted[: t.length]
     return converted
 
 

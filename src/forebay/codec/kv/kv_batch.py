@@ -46,6 +46,11 @@ class KvHeader(NamedTuple):
     record_count: int
 
 
+def record_count_of_kv(first: bytes) -> int:
+    """The number of records of a checked batch, of which `first` are the first bytes."""
+    return int(_HEADER.unpack_from(first)[-1])
+
+
 def kv_batch_header(data: bytes | memoryview, *, has_checksum: bool = True) -> KvHeader:
     """The header of the one batch that fills `data`. Raises `CorruptData` (code CORRUPT_RECORD) if it is not whole.
 

@@ -225,6 +225,16 @@ def pack_header(header: LogBatchHeader) -> bytes:
     return _STRUCTS[header.magic].pack(*fields)
 
 
+_RECORD_COUNT = LogBatchHeader._fields.index("record_count")
+
+
+def record_count_of_log(first: bytes) -> int:
+    """The number of records of a checked batch, of which `first` are the first bytes."""
+    magic = first[MAGIC_OFFSET]
+    fields = _STRUCTS[magic].unpack_from(first)
+    return int(fields[_RECORD_COUNT if magic == MAGIC_V2 else _RECORD_COUNT - 1])  # older ones have no leader epoch
+
+
 def seal(buffer: bytearray | memoryview, position: int = 0) -> int:
     """Compute the CRC of the complete batch at `position`, write it into its header, and return it."""
     header = parse_header(buffer, position)

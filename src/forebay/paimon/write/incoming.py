@@ -117,10 +117,15 @@ def names_of(data: Any) -> set[str] | None:
 
 
 def _given_type(t: DataType) -> DataType:
-    """The storage type of `t`, but with the digits of a TIME: those that storage lacks are refused, not cut off."""
+    """The storage type of `t`, but with the digits of a TIME and the length of a text.
+
+    Storage lacks them, and values that do not fit are refused.
+    """
     match t.root:
         case TypeRoot.TIME:
             return replace(t, precision=max(t.precision or 0, 3))
+        case TypeRoot.CHAR | TypeRoot.STRING:
+            return t
         case TypeRoot.ARRAY:
             return replace(t, element=_given_type(child(t.element)))
         case TypeRoot.MAP:

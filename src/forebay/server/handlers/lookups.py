@@ -76,22 +76,28 @@ async def lookup(context: ServerContext, call: ServerCall) -> Message:
 
 
 class _ResponseSize:
-    """The size of the response so far, and its limit."""
+    """The size of the response so far, and its limit.
+
+    A value that is alone in its response may be larger than the limit, so that each row can be read. The request that
+    wrote it bounds its size.
+    """
 
     def __init__(self, context: ServerContext, call: ServerCall) -> None:
         self.memory = call.memory
         self._context = context
-        self._used = 0
+        self._used = self._values = 0
 
     @property
     def left(self) -> int:
         """Return how many bytes the response may grow by."""
         return self._context.limits.answer_bytes_max - self._used
 
-    async def take(self, size: int) -> None:
-        """Reserve `size` more bytes. Raises `LimitExceeded`, or `Unavailable` if there is no memory."""
+    async def take(self, size: int, values: int) -> None:
+        """Reserve `size` more bytes for a number of values. Raises `LimitExceeded`, or `Unavailable` without memory."""
         self._used += size
-        self._context.limits.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
+        self._values += values
+        if self._values > 1:
+            self._context.limits.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
         await self.memory.grow_to(_COPIES * self._used)
 
     async def read(self, read: Callable[[int], S]) -> S:
@@ -154,7 +160,7 @@ async def _lookup(
     kv = replica.kv
     if len(keys) <= _KEYS_AT_FIRST:
         values = kv.lookup(keys)
-        await response_size.take(sum(len(value) for value in values if value is not None))
+        await response_size.take(*_size_of(values))
         return values
     by_key = dict.fromkeys(keys)
     times = Counter(keys) if len(by_key) < len(keys) else dict.fromkeys(keys, 1)
@@ -166,12 +172,19 @@ async def _lookup(
         by_key.update(zip(group, values, strict=True))
         size = sum(len(value) for value in values if value is not None)
         await response_size.take(
-            sum(times[key] * len(value) for key, value in zip(group, values, strict=True) if value)
+            sum(times[key] * len(value) for key, value in zip(group, values, strict=True) if value),
+            sum(times[key] for key, value in zip(group, values, strict=True) if value is not None),
         )
         first += count
         # Values may be large: the next group is larger only if this one was small.
         count = min(4 * count, _KEYS_AT_ONCE) if size < _GROUP_BYTES else max(count // 4, 1)
     return [by_key[key] for key in keys]
+
+
+def _size_of(values: Sequence[bytes | None]) -> tuple[int, int]:
+    """The bytes, and the number, of the values that are there."""
+    sizes = [len(value) for value in values if value is not None]
+    return sum(sizes), len(sizes)
 
 
 async def _insert_missing(
@@ -229,7 +242,8 @@ async def prefix_lookup(context: ServerContext, call: ServerCall) -> Message:
         for prefix in message.keys:
             if prefix not in by_prefix:
                 by_prefix[prefix] = await response_size.read(partial(replica.kv.prefix_lookup, prefix))
-            await response_size.take(sum(map(len, by_prefix[prefix])) + ITEM_BYTES)
+            of_prefix = by_prefix[prefix]  # one value that is too large may stand for more
+            await response_size.take(sum(map(len, of_prefix)) + ITEM_BYTES, len(of_prefix) + 1)
         for number, prefix in enumerate(message.keys, 1):
             answer.value_lists.add(values=by_prefix[prefix])
             if not number % _LISTS_AT_ONCE:
@@ -260,7 +274,7 @@ async def limit_scan(context: ServerContext, call: ServerCall) -> Answer:
             )
             values = await response_size.read(partial(read, request.limit))
         size = sum(map(len, values))
-        if size > bytes_max and (has_kv or len(values) > 1):
+        if size > bytes_max and (len(values) > 1 or (has_kv and request.limit > 1)):
             what = f"the {'first' if has_kv else 'last'} {request.limit} {'rows' if has_kv else 'records'} of {bucket}"
             raise LimitExceeded(
                 f"{what} are more than {bytes_max} bytes (server.request.max-answer-size): ask for fewer, or "

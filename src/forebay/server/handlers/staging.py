@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from forebay.base.errors import InvalidRequest
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
 from forebay.server.context import ServerCall, ServerContext, serves
-from forebay.server.transactions.transaction import TransactionDescription, TransactionState
+from forebay.server.metadata_store import StoredCommit
+from forebay.server.transactions.transaction import CommitAuthor, TransactionDescription, TransactionState
+
+_OPERATION_CHARS_MAX = 100
 
 
 @serves(ApiKey.BEGIN_TRANSACTION)
@@ -91,10 +95,21 @@ async def commit_transaction(context: ServerContext, call: ServerCall) -> Messag
                 bucket = TableBucket(condition.table_id, each.bucket_id, partition_id_of(each))
                 async with context.using(bucket):
                     context.epochs.check(bucket, each.log_offset, each.log_epoch)
-    committing = context.transactions.commit(request.transaction_id, tuple(request.attempts), unchanged_since)
+    author = CommitAuthor(call.principal or "", _operation(request.operation))
+    committing = context.transactions.commit(request.transaction_id, tuple(request.attempts), unchanged_since, author)
     waiting: asyncio.Future[int] = asyncio.wrap_future(committing)
     waiting.add_done_callback(_may_go_unheard)  # of a client that has gone
     return pb.CommitTransactionResponse(committed_ms=await asyncio.shield(waiting))
+
+
+def _operation(name: str) -> str:
+    """The name that a client gives to what it does. Raises `InvalidRequest` for one that cannot be shown."""
+    if len(name) > _OPERATION_CHARS_MAX or not name.isprintable():
+        raise InvalidRequest(
+            f"{name[:_OPERATION_CHARS_MAX]!r} cannot be the name of an operation: it has up to {_OPERATION_CHARS_MAX} "
+            "printable characters"
+        )
+    return name
 
 
 @serves(ApiKey.ABORT_TRANSACTION)
@@ -105,13 +120,30 @@ async def abort_transaction(context: ServerContext, call: ServerCall) -> Message
 
 
 @serves(ApiKey.LIST_TRANSACTIONS)
-def list_transactions(context: ServerContext, call: ServerCall) -> Message:
-    """Return the transactions, of one application if requested."""
+async def list_transactions(context: ServerContext, call: ServerCall) -> Message:
+    """Return the transactions, of one application if requested, or the history of a table."""
     request = call.message
     response = pb.ListTransactionsResponse()
+    if request.HasField("commits_of_table"):
+        commits = await context.in_coordinator(context.transactions.commits, request.commits_of_table)
+        response.commits.extend(map(_commit_to_pb, commits))
+        return response
     transactions = context.transactions.describe(request.application if request.HasField("application") else None)
     response.transactions.extend(map(transaction_to_pb, transactions))
     return response
+
+
+def _commit_to_pb(each: StoredCommit) -> pb.PbTableCommit:
+    return pb.PbTableCommit(
+        number=each.number,
+        committed_ms=each.committed_ms,
+        transaction_id=each.transaction_id,
+        application=each.application,
+        version=each.version,
+        user=each.user,
+        operation=each.operation,
+        rows=each.rows,
+    )
 
 
 def transaction_to_pb(each: TransactionDescription) -> pb.PbTransactionInfo:

@@ -63,7 +63,13 @@ from forebay.log.commit_times import HeldTime
 from forebay.metadata.table import TableBucket
 from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.metadata.catalog import LiveTable, TableCatalog
-from forebay.server.metadata_store import TRANSACTION_COUNTER, WRITER_COUNTER, MetadataStore, StoredTransaction
+from forebay.server.metadata_store import (
+    TRANSACTION_COUNTER,
+    WRITER_COUNTER,
+    MetadataStore,
+    StoredCommit,
+    StoredTransaction,
+)
 from forebay.server.storage.batch_check import check_log_batches
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager
@@ -75,8 +81,11 @@ from forebay.server.transactions.commit_conditions import (
     UnchangedKeys,
     UnchangedSince,
 )
+from forebay.server.transactions.history import RowCounter, commits_of
 from forebay.server.transactions.stages import ENTRIES_MAX, Stage, StageFiles
 from forebay.server.transactions.transaction import (
+    NO_AUTHOR,
+    CommitAuthor,
     CommittedBatch,
     ServerTransaction,
     TransactionDescription,
@@ -427,9 +436,13 @@ class TransactionManager:
     # ---- committing -------------------------------------------------------------------------------------------------
 
     def commit(
-        self, transaction_id: int, attempts: Sequence[str], unchanged_since: UnchangedSince | None = None
+        self,
+        transaction_id: int,
+        attempts: Sequence[str],
+        unchanged_since: UnchangedSince | None = None,
+        author: CommitAuthor = NO_AUTHOR,
     ) -> Future[int]:
-        """Begin to commit a transaction with the rows of these attempts, in this order.
+        """Begin to commit a transaction with the rows of these attempts, in this order. `author` is for histories.
 
         The future has the time of the decision in ms, when all rows are written. Repeated calls get the same. Its
         errors: `Conflict` and `NotFound` if the transaction has ended, also because a condition does not hold,
@@ -440,7 +453,7 @@ class TransactionManager:
             running = self._running.get(transaction_id)
             if running is None:
                 running = self._running[transaction_id] = self._commits.submit(
-                    self._commit, transaction_id, tuple(attempts), unchanged_since or {}
+                    self._commit, transaction_id, tuple(attempts), unchanged_since or {}, author
                 )
         running.add_done_callback(lambda ended: self._no_longer_running(transaction_id, ended))
         return running
@@ -451,12 +464,15 @@ class TransactionManager:
                 del self._running[transaction_id]
 
     @blocking
-    def _commit(self, transaction_id: int, attempts: tuple[str, ...], unchanged_since: UnchangedSince) -> int:
+    def _commit(
+        self, transaction_id: int, attempts: tuple[str, ...], unchanged_since: UnchangedSince, author: CommitAuthor
+    ) -> int:
         with self._lock:
             transaction = self._by_id.get(transaction_id)
         if transaction is None:
             raise self._gone(transaction_id)
         if transaction.state is TransactionState.OPEN:
+            transaction.author = author
             self._decide_first(transaction, attempts, unchanged_since)
         if transaction.state is TransactionState.DECIDED:
             self._finish(transaction)
@@ -477,7 +493,8 @@ class TransactionManager:
                 if self._by_id.get(transaction.stored.transaction_id) is not transaction:
                     raise self._gone(transaction.stored.transaction_id)
             self._check_attempts(transaction, attempts)
-            work = self._work_of(transaction, attempts)
+            rows = RowCounter(self._catalog)
+            work = self._work_of(transaction, attempts, rows)
             with ExitStack() as opened:
                 replicas = self._in_each(work, self._begin, opened)
                 with self._deciding:
@@ -493,7 +510,7 @@ class TransactionManager:
                             writer_id=self._store.take(WRITER_COUNTER),
                             attempts=attempts,
                         )
-                        self._store.put_transaction(decided)
+                        self._store.put_transaction(decided, commits=commits_of(decided, transaction.author, rows))
                         with self._lock:
                             transaction.stored, transaction.work = decided, work
                             self._note_unfinished()
@@ -616,7 +633,10 @@ class TransactionManager:
         self._reserve.require(sum(stages[attempt].size_bytes for attempt in attempts))
 
     def _work_of(
-        self, transaction: ServerTransaction, attempts: Sequence[str] | None = None
+        self,
+        transaction: ServerTransaction,
+        attempts: Sequence[str] | None = None,
+        count_rows: RowCounter | None = None,
     ) -> dict[TableBucket, list[CommittedBatch]]:
         """Return the batches that a transaction writes to each bucket, in order."""
         stages = self._stages_of(transaction)
@@ -631,9 +651,13 @@ class TransactionManager:
                     "copy, and start the server again",
                     ErrorCode.CORRUPT_RECORD_EXCEPTION,
                 )
-            for entry in self._files.entries(stage):
+            for entry in self._files.entries(stage, count_rows):
                 work.setdefault(entry.bucket, []).append(CommittedBatch(self._files, entry))
         return work
+
+    def commits(self, table_id: int) -> list[StoredCommit]:
+        """The history of a table: what transactions have written to it."""
+        return self._store.commits(table_id)
 
     def _finish(self, transaction: ServerTransaction) -> None:
         """Write what is decided, and remember that it is committed.

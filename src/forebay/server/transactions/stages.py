@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -50,6 +50,12 @@ class StagedBatch(NamedTuple):
     crc: int
     bucket: TableBucket
     target_columns: tuple[int, ...]
+
+
+CountRows = Callable[[TableBucket, bytes], None]
+"""Gets the bucket of a batch, and its first bytes, which hold its header."""
+
+_HEADER_BYTES_MAX = 64
 
 
 class Stage:
@@ -211,7 +217,7 @@ class StageFiles:
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
-    def entries(self, stage: Stage) -> Iterator[StagedBatch]:
+    def entries(self, stage: Stage, count_rows: CountRows | None = None) -> Iterator[StagedBatch]:
         """The batches of a finished stage in order, without their bytes. Raises `CorruptData`, `StorageFailure`."""
         reader = self._fs.open_reader(stage.path)
         try:
@@ -226,6 +232,8 @@ class StageFiles:
                     head.table_id, head.bucket, None if head.partition_id == _NO_PARTITION else head.partition_id
                 )
                 start = position + head.size_bytes
+                if count_rows is not None:
+                    count_rows(place, reader.pread(start, min(_HEADER_BYTES_MAX, head.records_bytes)))
                 yield StagedBatch(stage.path, start, head.records_bytes, head.records_crc, place, head.target_columns)
                 position = start + head.records_bytes
         finally:

@@ -63,6 +63,17 @@ class CommittedBatch:
         return self.files.batch(self.staged)
 
 
+@dataclass(frozen=True, slots=True)
+class CommitAuthor:
+    """Who commits a transaction, and what that calls it, for the histories of its tables."""
+
+    user: str = ""
+    operation: str = ""
+
+
+NO_AUTHOR = CommitAuthor()
+
+
 class ServerTransaction:
     """A transaction in memory, beside what the store has of it (`stored`)."""
 
@@ -81,6 +92,7 @@ class ServerTransaction:
         self.stage_locks: dict[str, threads.Lock] = {}
         self.staged_bytes = 0
         self.work: dict[TableBucket, list[CommittedBatch]] = {}
+        self.author = NO_AUTHOR
         self.held = HeldTime(stored.changed_ms)
         """The time of the decision, at which logs that were open then stand still until the rows are in them."""
 

@@ -1,7 +1,8 @@
 """The statement or stream that Spark plans in the thread that called a proxy.
 
 Spark's interfaces do not pass this to catalogs and tables. It is read from parts of Spark that are not public: the
-plans of running statements (`omitted_columns`), and the stack of the thread (`is_planning_stream`).
+plans of running statements (`omitted_columns`, `is_insert_only_merge`), and the stack of the thread
+(`is_planning_stream`).
 """
 
 from __future__ import annotations
@@ -36,19 +37,13 @@ def omitted_columns(jvm: Jvm) -> tuple[str, ...] | None:
     analyzed plan of the statement has a projection that adds them to the user's data.
     """
     with jvm.known_layout("plan of a write"):
-        executions = jvm.scala_object("org.apache.spark.sql.execution.SQLExecution")
-        number = jvm.context._jsc.sc().getLocalProperty(executions.EXECUTION_ID_KEY())
-        execution = None if number is None else executions.getQueryExecution(int(number))
-        appends = [] if execution is None else list(_appends(execution.analyzed()))
-        if len(appends) > 1:  # FROM ... INSERT INTO ... INSERT INTO ...
-            origin = jvm.class_(CATALYST + "trees.CurrentOrigin").get()
-            appends = [append for append in appends if append.origin().equals(origin)]
-        if len(appends) != 1:
+        append = _planned_append(jvm)
+        if append is None:
             return None
-        if str(appends[0].getClass().getSimpleName()) != "AppendData" or not appends[0].isByName():
+        if _class_of(append) != "AppendData" or not append.isByName():
             return ()
-        query = appends[0].query()
-        if str(query.getClass().getSimpleName()) != "Project":
+        query = append.query()
+        if _class_of(query) != "Project":
             return ()
         fold = str if query.conf().caseSensitiveAnalysis() else str.lower
         supplied = {fold(str(name)) for name in query.child().schema().fieldNames()}
@@ -57,9 +52,42 @@ def omitted_columns(jvm: Jvm) -> tuple[str, ...] | None:
         return tuple(str(column.name()) for column in missing if _is_default_value(column))
 
 
+def is_insert_only_merge(jvm: Jvm) -> bool:
+    """Whether the calling thread plans a MERGE that only inserts, which Spark passes to tables as an INSERT.
+
+    From Spark 4.3 on its plan has a node for it. Before, it is an append of the source rows that an anti join with the
+    very relation that is written to leaves.
+    """
+    with jvm.known_layout("plan of a write"):
+        append = _planned_append(jvm)
+        if append is None or _class_of(append) == "InsertOnlyMerge":
+            return append is not None
+        query = append.query()
+        while _class_of(query) in ("Project", "MergeRows"):
+            query = query.child()
+        is_anti_join = _class_of(query) == "Join" and str(query.joinType().toString()) == "LeftAnti"
+        return is_anti_join and bool(query.right().outputSet().equals(append.table().outputSet()))
+
+
+def _planned_append(jvm: Jvm) -> JavaObject | None:
+    """The node of the running statement that appends the rows whose write is planned; None if there is none."""
+    executions = jvm.scala_object("org.apache.spark.sql.execution.SQLExecution")
+    number = jvm.context._jsc.sc().getLocalProperty(executions.EXECUTION_ID_KEY())
+    execution = None if number is None else executions.getQueryExecution(int(number))
+    appends = [] if execution is None else list(_appends(execution.analyzed()))
+    if len(appends) > 1:  # FROM ... INSERT INTO ... INSERT INTO ...
+        origin = jvm.class_(CATALYST + "trees.CurrentOrigin").get()
+        appends = [append for append in appends if append.origin().equals(origin)]
+    return appends[0] if len(appends) == 1 else None
+
+
+def _class_of(plan: JavaObject) -> str:
+    return str(plan.getClass().getSimpleName())
+
+
 def _appends(plan: JavaObject) -> Iterator[JavaObject]:
     """The nodes of a plan that append rows to a table. A MERGE that only inserts is one of them."""
-    if str(plan.getClass().getSimpleName()) in ("AppendData", "InsertOnlyMerge"):
+    if _class_of(plan) in ("AppendData", "InsertOnlyMerge"):
         yield plan
         return
     children = plan.children()
@@ -69,6 +97,6 @@ def _appends(plan: JavaObject) -> Iterator[JavaObject]:
 
 def _is_default_value(column: JavaObject) -> bool:
     """Whether a column of a projection is a value with which Spark fills a column, and not a value of the user."""
-    if str(column.getClass().getSimpleName()) != "Alias":
+    if _class_of(column) != "Alias":
         return False
     return bool(column.explicitMetadata().isDefined() and column.child().references().isEmpty())

@@ -73,7 +73,7 @@ METADATA_FIELDS = (
     StructField("__bucket", IntegerType(), False),
 )
 """The metadata columns of a log table: the offset and timestamp of a record. A primary-key table has only the last one,
-because a row may result from several records."""
+because a row may result from several records, and so has a changelog, which has the others among its columns."""
 
 LEASE_SECONDS = 1800.0
 """The default lease of a snapshot: how long it lives without a read of one of its tasks."""
@@ -83,9 +83,11 @@ _INCLUDE["__bucket"] = "bucket"
 """The names of these columns in the client."""
 
 
-def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
-    """The metadata columns of a table, without those whose names its own columns have."""
-    fields = METADATA_FIELDS[-1:] if info.has_primary_key else METADATA_FIELDS
+def metadata_fields(info: TableInfo, system: str = "") -> tuple[StructField, ...]:
+    """The metadata columns of a table or its system table, without those whose names its own columns have."""
+    if system not in ("", CHANGELOG):
+        return ()
+    fields = METADATA_FIELDS[-1:] if info.has_primary_key or system == CHANGELOG else METADATA_FIELDS
     return tuple(field for field in fields if field.name not in info.schema.names)
 
 
@@ -156,8 +158,8 @@ class ClusterScan:
     @property
     def _metadata_names(self) -> frozenset[str]:
         """The names of the metadata columns."""
-        fields = CHANGELOG_FIELDS if self.is_changelog else metadata_fields(self.info)
-        return frozenset(field.name for field in fields)
+        own = CHANGELOG_FIELDS if self.is_changelog else ()
+        return frozenset(field.name for field in (*own, *metadata_fields(self.info, CHANGELOG if own else "")))
 
     def refuse_metadata(self, columns: Sequence[str]) -> None:
         """Raise `UnsupportedOperation` for metadata columns of a log table: its rows in a lake do not have them."""

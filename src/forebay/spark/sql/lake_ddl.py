@@ -32,7 +32,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateComment,
 )
 from forebay.paimon.write.incoming import missing_column
-from forebay.spark.schemas import from_spark_column_type, to_fields
+from forebay.spark.schemas import from_spark_type, to_fields
 from forebay.spark.sql import requests
 from forebay.spark.sql.live_ddl import COMMENT, HIVE_FILES, PROVIDER, SPARKS_OWN
 from forebay.spark.sql.requests import ColumnPosition, TableChange, TableRequest, Transform
@@ -171,7 +171,7 @@ def schema_change(schema: TableSchema, change: TableChange) -> SchemaChange:
         case requests.SetProperty(name, value):
             return property_change(name, value)
         case requests.ColumnAddition(path, spark_type, nullable, comment, position, has_default):
-            t = from_spark_column_type(spark_type, ".".join(path))
+            t = from_spark_type(spark_type, ".".join(path))
             if has_default:
                 raise UnsupportedOperation(
                     f"column '{'.'.join(path)}' cannot be added with a DEFAULT: rows that are there have null in a new "
@@ -183,7 +183,7 @@ def schema_change(schema: TableSchema, change: TableChange) -> SchemaChange:
         case requests.ColumnDeletion(path):
             return DropColumn(path)
         case requests.TypeChange(path, spark_type):
-            return UpdateColumnType(path, from_spark_column_type(spark_type, ".".join(path)), keep_nullability=True)
+            return UpdateColumnType(path, from_spark_type(spark_type, ".".join(path)), keep_nullability=True)
         case requests.NullabilityChange(path, nullable):
             return UpdateColumnNullability(path, nullable)
         case requests.CommentChange(path, comment):

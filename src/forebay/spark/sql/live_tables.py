@@ -23,12 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.results import HISTORY_SCHEMA
+from forebay.codec.arrow.arrow_types import from_arrow_type
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
 from forebay.spark.context import LiveContext
@@ -53,13 +55,14 @@ from forebay.spark.reading.live_plan import (
     row_counts,
 )
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
-from forebay.spark.schemas import default_values, to_spark_schema
+from forebay.spark.schemas import catalog_schema, default_values, to_spark_schema, to_spark_type
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.live_relation import LiveRelation
 from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
     LocalSystemTable,
+    MetadataTable,
     RowsSystemTable,
     StagedTable,
     StreamedSystemTable,
@@ -93,7 +96,8 @@ class LiveTableProxy(ClusterTable, WrittenTable):
     """A table of the cluster."""
 
     def __init__(self, context: LiveContext, info: TableInfo) -> None:
-        super().__init__(context, info, to_spark_schema(info.schema.columns, default_values(info)))
+        schema = catalog_schema(info.schema.columns, default_values(info))
+        super().__init__(context, info, schema)
 
     def _table_properties(self) -> dict[str, str]:
         properties = ddl.table_properties(self._info, with_defaults=False)  # they are shown with the columns
@@ -194,11 +198,25 @@ _BUCKET_FIELDS = [
 ]
 
 
+_HISTORY_FIELDS = [StructField(f.name, to_spark_type(from_arrow_type(f.type)), f.nullable) for f in HISTORY_SCHEMA]
+
+
+class ChangelogTable(MetadataTable, StreamedSystemTable):
+    """The system table `$changelog`, with the bucket of each change as a metadata column."""
+
+    def __init__(self, metadata: Sequence[StructField], *of_rows: Any) -> None:
+        super().__init__(*of_rows)
+        self._metadata = metadata
+
+    def _metadata_fields(self) -> Sequence[StructField]:
+        return self._metadata
+
+
 class LiveTableAsOf(ClusterTable):
     """A table as of a lake snapshot or a time, which can only be read."""
 
     def __init__(self, context: LiveContext, info: TableInfo, as_of: AsOf) -> None:
-        super().__init__(context, info, to_spark_schema(info.schema.columns))
+        super().__init__(context, info, catalog_schema(info.schema.columns))
         self._version += f".{as_of}"
         self._as_of = as_of
 
@@ -259,7 +277,7 @@ def system_table(context: LiveContext, info: TableInfo, system: str) -> TablePro
     """The system table `system` of the table `info`. Raises `NotFound`, which names the existing system tables."""
     name = f"{context.full_name(info.path)}{SYSTEM_SEPARATOR}{system}"
 
-    def of_rows(kind: type[RowsSystemTable], partition_keys: tuple[str, ...]) -> RowsSystemTable:
+    def of_rows(kind: Callable[..., RowsSystemTable], partition_keys: tuple[str, ...]) -> RowsSystemTable:
         def open_relation(options: dict[str, str]) -> LiveRelation:
             return LiveRelation(context, name, info, options, system)
 
@@ -275,7 +293,8 @@ def system_table(context: LiveContext, info: TableInfo, system: str) -> TablePro
 
     match system:
         case _ if system == CHANGELOG:
-            return of_rows(StreamedSystemTable, info.descriptor.partition_keys)
+            fields = metadata_fields(info, CHANGELOG)
+            return of_rows(partial(ChangelogTable, fields), info.descriptor.partition_keys)
         case _ if system == BINLOG:
             return of_rows(StreamedSystemTable, ())
         case _ if system == LAKE:
@@ -291,12 +310,14 @@ def system_table(context: LiveContext, info: TableInfo, system: str) -> TablePro
             keys = to_spark_schema([info.schema.column(name) for name in info.descriptor.partition_keys]).fields
             ids = (StructField("partition_id", LongType(), False), StructField("partition_name", StringType(), False))
             return local((*keys, *ids), _partitions)
+        case "history":
+            return local(_HISTORY_FIELDS, lambda context, info: context.connection.admin.history(info))
         case "buckets":
             first = [StructField("partition_name", StringType(), True)] if info.is_partitioned else []
             return local((*first, *_BUCKET_FIELDS), _buckets)
         case _:
             raise NotFound(
-                f"there is no table {name}; beside a table there are $changelog, $binlog, $lake, $partitions and "
-                "$buckets",
+                f"there is no table {name}; beside a table there are $changelog, $binlog, $history, $lake, "
+                "$partitions and $buckets",
                 ErrorCode.CLIENT_ERROR,
             )

@@ -158,14 +158,26 @@ class StreamedSystemTable(RowsSystemTable):
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
 
 
-class WrittenTable(TableProxy):
+class MetadataTable(TableProxy):
+    """A table with metadata columns, which subclasses name."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsMetadataColumns",)
+
+    def metadataColumns(self) -> JavaObject:
+        columns = [MetadataColumnProxy(self._context, field) for field in self._metadata_fields()]
+        return proxy_array(self.jvm, CATALOG + "MetadataColumn", columns)
+
+    def _metadata_fields(self) -> Sequence[StructField]:
+        raise NotImplementedError(f"{type(self).__name__} does not say which metadata columns it has")
+
+
+class WrittenTable(MetadataTable):
     """A table with writes and deletes, which subclasses implement."""
 
     interfaces: ClassVar[tuple[str, ...]] = (
         CATALOG + "SupportsWrite",
         CATALOG + "SupportsDeleteV2",
         CATALOG + "SupportsRowLevelOperations",
-        CATALOG + "SupportsMetadataColumns",
     )
     capability_names: ClassVar[tuple[str, ...]] = (
         "BATCH_READ",
@@ -181,7 +193,6 @@ class WrittenTable(TableProxy):
 
         def newWriteBuilder(self, info: JavaObject) -> JavaProxy: ...
         def _columns(self) -> Sequence[Column]: ...
-        def _metadata_fields(self) -> Sequence[StructField]: ...
         def _delete(self, filters: Sequence[Predicate]) -> None: ...
         def _deletes_directly(self, filters: Sequence[Predicate]) -> bool: ...
         def _operation(self, command: JavaObject) -> RowLevelOperation: ...
@@ -204,10 +215,6 @@ class WrittenTable(TableProxy):
         self._spark_schema = StructType([StructField(CHANGE_TYPE_COLUMN, StringType(), False), *fields])
         self._schema = struct_type(self.jvm, self._spark_schema)
         return self
-
-    def metadataColumns(self) -> JavaObject:
-        columns = [MetadataColumnProxy(self._context, field) for field in self._metadata_fields()]
-        return proxy_array(self.jvm, CATALOG + "MetadataColumn", columns)
 
     def _check_deletable(self, statement: str) -> None:
         """Raise `UnsupportedOperation` for tables without deletes."""

@@ -45,12 +45,34 @@ def commit_batch(
     messages: Sequence[CommitMessage],
     overwrite: Overwrite | None,
     runner: Callable[[str], TaskRunner],
+    transaction: tuple[str, int] | None = None,
 ) -> list[Snapshot]:
     """Commit the rows of a statement, and compact; returns the snapshots. `runner(description)` runs tasks.
 
-    Raises `Conflict` and `InvalidRequest` after deleting all files. After other errors the outcome is unknown.
+    `transaction` is the name of a job, and the number of its run. If the table has a snapshot of this run or of a later
+    one, nothing is committed. Raises `Conflict` and `InvalidRequest` after deleting all files. After other errors the
+    outcome is unknown.
     """
+    if transaction is not None:
+        return _commit_once(table, messages, overwrite, runner, transaction)
     return commit_and_compact(table, with_precommit_compaction(table, messages, runner), overwrite, runner)
+
+
+def _commit_once(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    overwrite: Overwrite | None,
+    runner: Callable[[str], TaskRunner],
+    transaction: tuple[str, int],
+) -> list[Snapshot]:
+    application, version = transaction
+    user = f"txn.{application}"
+    committer = table.new_commit(user)
+    if not committer.filter_committed([Committable(version, ())]):
+        committer.abort(messages)
+        return []
+    messages = with_precommit_compaction(table, messages, runner)
+    return commit_and_compact(table, messages, overwrite, runner, once_as=(user, version))
 
 
 def commit_and_compact(
@@ -59,17 +81,25 @@ def commit_and_compact(
     overwrite: Overwrite | None,
     runner: Callable[[str], TaskRunner],
     may_follow: Callable[[Snapshot | None], None] | None = None,
+    *,
+    once_as: tuple[str, int] | None = None,
 ) -> list[Snapshot]:
     """Commit as `commit_batch` does, without precommit compaction.
 
+    `once_as` are a user and an identifier: nothing is committed if the user has committed it, or a later one.
     `may_follow` gets the latest snapshot, and raises `Conflict` if the commit must not follow it.
     """
     compaction = InlineCompaction(table, runner)
     full = compaction.full_is_due()
-    committer = table.new_commit()
+    user, identifier = once_as or (None, BATCH_COMMIT_IDENTIFIER)
+    committer, work = table.new_commit(user), Committable(identifier, tuple(messages))
     try:
         if may_follow is not None:
-            snapshots = committer.commit_if(may_follow, Committable(BATCH_COMMIT_IDENTIFIER, tuple(messages)))
+            snapshots = committer.commit_if(may_follow, work)
+        elif once_as is not None and overwrite is None:
+            snapshots = committer.filter_and_commit([work])
+        elif once_as is not None and overwrite is not None:
+            snapshots = committer.overwrite_once(work, overwrite.partition, overwrite.dynamic)
         elif overwrite is None:
             snapshots = committer.commit(messages)
         else:
@@ -77,6 +107,8 @@ def commit_and_compact(
     except (Conflict, InvalidRequest):
         committer.abort(messages)
         raise
+    if once_as is not None and not snapshots:
+        committer.abort(messages)
     if snapshots:
         compaction.run({m.partition for m in messages}, full=full, replaced=overwrite is not None)
         table.maintenance().after_commit(batch=True)

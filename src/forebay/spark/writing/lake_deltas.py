@@ -36,17 +36,17 @@ from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.lake_jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import OLD_PREFIX, sequence_columns
-from forebay.spark.schemas import table_schema
+from forebay.spark.schemas import columns_of, to_spark_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.committing import commit_and_compact, with_precommit_compaction
+from forebay.spark.writing.distinct_keys import DistinctKeys
 from forebay.spark.writing.lake_deletes import check_spark_deletes
-from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of, new_write
+from forebay.spark.writing.lake_write import OVERRIDING, LakeWriteFunction, WrittenFiles, messages_of, new_write
 from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenRelation
 from forebay.spark.writing.write_builder import WRITE
 
-_CHANGING = ("deduplicate", "partial-update")
 _OPERATION_COLUMN = "__row_operation"
 """The column with Spark's number for the kind of a row. Rows must be written in the order of the numbers."""
 
@@ -70,10 +70,10 @@ class LakeDelta(DeltaOperation):
         self._table = table
         self._base = base
         engine = table.context.options.merge_engine
-        if self.statement != row_level.DELETE and engine not in _CHANGING:
+        if self.statement != row_level.DELETE and engine not in OVERRIDING:
             raise UnsupportedOperation(
                 f"{self.statement} {name}: tables with merge engine {engine} take no changed rows, only those with "
-                f"{' and '.join(_CHANGING)} do"
+                f"{' and '.join(OVERRIDING)} do"
             )
         if CHANGE_TYPE_COLUMN in table.schema.names:
             raise UnsupportedOperation(f"{self.statement} {name}: the table has a column '{CHANGE_TYPE_COLUMN}'")
@@ -126,10 +126,13 @@ class LakeDeltaWrite(DeltaWrite):
     def _rows(self) -> DeltaRows:
         schema = self._table.schema
         moved = f"{self._what}: the primary key of a lake table's row cannot be changed; delete it, and insert another"
-        return DeltaRows(table_schema(schema.fields), tuple(schema.primary_keys), sequence_columns(schema), moved)
+        return DeltaRows(
+            to_spark_schema(columns_of(schema)), tuple(schema.primary_keys), sequence_columns(schema), moved
+        )
 
     def _task(self, physical: JavaObject) -> LakeDeltaFunction:
-        return LakeDeltaFunction(self._table.context, self._name, tasks=max(int(physical.numPartitions()), 1))
+        tasks = max(int(physical.numPartitions()), 1)
+        return LakeDeltaFunction(self._table.context, self._name, tasks=tasks, has_distinct_keys=self._is_merge)
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
@@ -151,11 +154,14 @@ class LakeDeltaFunction(LakeWriteFunction):
         """Write the changed rows of a task; returns its files. Raises `ForebayError`, after deleting them."""
         task = TaskContext.get()
         lane = WriterShard(0 if task is None else task.partitionId() % self.tasks, self.tasks)
-        rows = 0
+        rows, keys = 0, DistinctKeys(self.table.schema.primary_keys)
         with short_errors(f"writing to table {self.name}"), new_write(self.table, lane) as write:
             for ready, kinds in self._changes(batches):
+                if self.has_distinct_keys and (kinds != DELETE).any():  # all rows of a batch are deletes, or none is
+                    keys.add(ready)
                 write.write_batch(ready, kinds)
                 rows += ready.num_rows
+            keys.check()
             messages = tuple(write.prepare_commit())
         return WrittenFiles(messages, rows)
 

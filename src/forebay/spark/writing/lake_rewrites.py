@@ -39,7 +39,7 @@ from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.relation import Relation
 from forebay.spark.reading.scan import ScanProxy
 from forebay.spark.reading.scan_builder import ScanBuilder
-from forebay.spark.schemas import table_schema
+from forebay.spark.schemas import columns_of, to_spark_schema
 from forebay.spark.writing.committing import InlineCompaction, with_precommit_compaction
 from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of
 from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
@@ -275,4 +275,4 @@ class RewriteWrite(WriteProxy, BatchTasks):
 
 def rewriting_factory(jvm: Jvm, command: bytes, table: Table) -> JavaObject:
     """A DataWriterFactory for whole rows of an append table, which come one by one."""
-    return row_writer_factory(jvm, command, DeltaRows(table_schema(table.schema.fields), (), has_kinds=False))
+    return row_writer_factory(jvm, command, DeltaRows(to_spark_schema(columns_of(table.schema)), (), has_kinds=False))

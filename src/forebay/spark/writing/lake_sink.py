@@ -71,7 +71,8 @@ class PaimonSink(Sink, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         with short_errors(f"writing to table {self._name}"):
-            commit_batch(self._table, messages_of(self.written(messages)), self._overwrite, threads)
+            files = messages_of(self.written(messages))
+            commit_batch(self._table, files, self._overwrite, threads, self._options.transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: the commit may have succeeded."""

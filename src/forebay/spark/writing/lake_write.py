@@ -34,6 +34,7 @@ from forebay.paimon.write.bucketing import UNAWARE
 from forebay.paimon.write.incoming import INSERT, Intake, parse_kinds
 from forebay.paimon.write.table_write import TableWrite, WriterShard
 from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
+from forebay.spark.writing.distinct_keys import DistinctKeys
 
 LANES_UNKNOWN = 4096
 """Number of lanes where the number of tasks is unknown: more than the tasks of any write that is not shuffled."""
@@ -41,6 +42,9 @@ LANES_UNKNOWN = 4096
 GATHERED_ROWS, GATHERED_BYTES = 1 << 15, 16 << 20
 """A task divides rows among buckets once it has collected this many rows or bytes. Dividing a batch has a fixed cost,
 and Spark's batches are small (`spark.sql.execution.arrow.maxRecordsPerBatch`)."""
+
+OVERRIDING = ("deduplicate", "partial-update")
+"""The merge engines in which values of a later row replace those of an earlier row with its key."""
 
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -74,16 +78,21 @@ class LakeWriteFunction(TaskWrite):
     name: str
     replaces: bool = False
     tasks: int = LANES_UNKNOWN
+    has_distinct_keys: bool = False
+    """Whether a second row of a key is refused. A task has all rows of a key (lake_write_builder.row_distribution)."""
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
         """Write all rows of a task; returns its files. Raises `ForebayError`, after deleting what was written."""
         task = TaskContext.get()
         lane = WriterShard(0 if task is None else task.partitionId() % self.tasks, self.tasks)
         with short_errors(f"writing to table {self.name}"), new_write(self.table, lane, self.replaces) as write:
-            rows = 0
+            rows, keys = 0, DistinctKeys(self.table.schema.primary_keys)
             for ready, kinds in self._gathered(batches):
+                if self.has_distinct_keys:
+                    keys.add(ready)
                 write.write_batch(ready, kinds)
                 rows += ready.num_rows
+            keys.check()
             messages = tuple(write.prepare_commit())
         return WrittenFiles(messages, rows, None if task is None else task.getLocalProperty(_QUERY_ID))
 

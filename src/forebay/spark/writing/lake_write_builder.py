@@ -38,6 +38,7 @@ from forebay.spark.context import LakeContext, SessionContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE, read_expression
 from forebay.spark.jvm.gateway import JavaObject, Jvm
+from forebay.spark.jvm.planning import is_insert_only_merge
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.python_tasks import python_metrics, stream_writer_factory
 from forebay.spark.jvm.spark_values import python_schema
@@ -50,10 +51,11 @@ from forebay.spark.lake_options import (
     with_write_options,
     write_options,
 )
-from forebay.spark.schemas import columns_of, table_schema
+from forebay.spark.options import TRANSACTION_OPTIONS
+from forebay.spark.schemas import columns_of, to_spark_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
-from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, messages_of
+from forebay.spark.writing.lake_write import OVERRIDING, Incoming, LakeWriteFunction, messages_of
 from forebay.spark.writing.stream_commits import Epoch, stream_commits
 from forebay.spark.writing.write_builder import (
     EXPRESSIONS,
@@ -82,6 +84,8 @@ class LakeWriteBuilder(WriteBuilder):
         self._proxied, self._table = table, with_write_options(table, self._options)
         self._schema, self._query = info.schema(), str(info.queryId())
         self._overwrite: Overwrite | None = None
+        self.has_distinct_keys = False
+        """Whether a second row of a key is refused."""
         with short_errors(f"writing to table {name}"):  # before any task runs
             Incoming(self._table.schema, [str(column) for column in self._schema.fieldNames()])
 
@@ -129,6 +133,8 @@ class LakeWriteBuilder(WriteBuilder):
     # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
+        is_overriding = self._table.schema.has_primary_key and self._table.context.options.merge_engine in OVERRIDING
+        self.has_distinct_keys = is_overriding and is_insert_only_merge(self.jvm)
         return LakeWrite(self)
 
 
@@ -159,7 +165,8 @@ class _LakeTasks(WriteTasks):
 
     def _task(self, physical: JavaObject) -> LakeWriteFunction:
         tasks = max(int(physical.numPartitions()), 1)
-        return LakeWriteFunction(self._table.context, self._name, self._overwrite is not None, tasks)
+        replaces, distinct = self._overwrite is not None, self._builder.has_distinct_keys
+        return LakeWriteFunction(self._table.context, self._name, replaces, tasks, distinct)
 
     def _discard(self, messages: JavaObject) -> None:
         """Delete the files of finished tasks, unless a commit was attempted."""
@@ -181,7 +188,7 @@ class LakeWrite(_LakeTasks, WriteProxy, BatchTasks):
     def _has_types_of_table(self, builder: LakeWriteBuilder) -> bool:
         """Whether the columns of the distribution have the table's types: Spark does not cast the data of a stream."""
         names = set(self._distribution.columns)
-        data, table = python_schema(builder._schema), table_schema(builder._table.schema.fields)
+        data, table = python_schema(builder._schema), to_spark_schema(columns_of(builder._table.schema))
         return {f.name: _type_of(f) for f in table if f.name in names}.items() <= {
             f.name: _type_of(f) for f in data
         }.items()
@@ -214,7 +221,8 @@ class LakeWrite(_LakeTasks, WriteProxy, BatchTasks):
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
         runner = partial(SparkTasks, self.jvm.context)
-        commit_batch(self._table, messages_of(self._written(messages)), self._overwrite, runner)
+        files, transaction = messages_of(self._written(messages)), self._builder._options.transaction
+        commit_batch(self._table, files, self._overwrite, runner, transaction)
 
     def abort(self, messages: JavaObject) -> None:
         self._discard(messages)
@@ -225,6 +233,11 @@ class LakeStreamingWrite(_LakeTasks, StreamingTasks):
 
     def __init__(self, builder: LakeWriteBuilder) -> None:
         super().__init__(builder)
+        if builder._options.transaction is not None:
+            raise InvalidRequest(
+                f"writing to {self._name}: a stream has no option '{TRANSACTION_OPTIONS[0].name}': each of its "
+                "micro-batches is committed once"
+            )
         self._commits = stream_commits(builder._context, self._name, builder._proxied, builder._query, builder._options)
 
     def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:

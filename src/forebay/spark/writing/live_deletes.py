@@ -86,7 +86,7 @@ def delete_where(
     except BaseException:
         transaction.abort()
         raise
-    transaction.commit(attempts)
+    transaction.commit(attempts, "DELETE")
 
 
 def stage_deletes(

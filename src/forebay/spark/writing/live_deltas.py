@@ -40,11 +40,11 @@ from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
+from forebay.spark.writing.distinct_keys import KEYS_SHOWN, shared_keys
 from forebay.spark.writing.live_deletes import check_takes_deletes
 from forebay.spark.writing.live_write import StagedWrite
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenRelation
 
-_KEYS_SHOWN = 3
 _DELETES, _UPSERTS = "deletes", "upserts"
 """The names of the attempts of a task."""
 
@@ -156,7 +156,7 @@ class LiveDeltaWrite(DeltaWrite):
         self._refuse_shared_keys(changed)
         attempts = [a for a in [*(m.deletes for m in changed), *(m.upserts for m in changed)] if a]
         try:
-            self._staged.commit_unchanged(attempts, self._info, self._ends)
+            self._staged.commit_unchanged(attempts, self._info, self._ends, self._statement)
         except Conflict as e:
             raise Conflict(f"{self._statement} {self._name} was not carried out: {e.message}", e.code) from e
 
@@ -169,15 +169,8 @@ class LiveDeltaWrite(DeltaWrite):
         counts = pc.value_counts(pa.chunked_array([m.upserted for m in changed], pa.binary()))
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
         if len(twice):
-            raise InvalidRequest(
-                f"{self._statement} {self._name}: {len(twice)} primary keys would each get more than one row, such as "
-                f"{self._shown(twice)}; change the statement, or deduplicate its source"
-            )
-
-    def _shown(self, keys: pa.BinaryArray) -> str:
-        encoder = whole_key_encoder(self._info.descriptor)
-        rows = encoder.decode(keys.slice(0, _KEYS_SHOWN).to_pylist()).to_pylist()
-        return " and ".join(", ".join(f"{name} = {value!r}" for name, value in row.items()) for row in rows)
+            some = whole_key_encoder(self._info.descriptor).decode(twice.slice(0, KEYS_SHOWN).to_pylist())
+            raise shared_keys(len(twice), some, f"{self._statement} {self._name}: ")
 
 
 # ---- tasks ----------------------------------------------------------------------------------------------------------

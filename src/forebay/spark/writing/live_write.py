@@ -38,6 +38,7 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.jvm.spark_jobs import RunTasks, run_here
 from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
+from forebay.spark.writing.distinct_keys import DistinctKeys
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
@@ -120,6 +121,7 @@ class StagedWrite:
         messages: Iterable[WriterCommitMessage | None],
         info: TableInfo,
         replaced: Replaced | None = None,
+        operation: str = "INSERT",
         *,
         run_tasks: RunTasks = run_here,
     ) -> None:
@@ -132,12 +134,12 @@ class StagedWrite:
         written = [m for m in messages if isinstance(m, WrittenMessage)]
         attempts = [m.attempt for m in written if m.attempt is not None]
         if replaced is None:
-            self._transaction().commit(attempts)
+            self._transaction().commit(attempts, operation)
             return
         ends = shared_connection(self.settings).admin.list_offsets(info)
         deletes = self._stage_deletes(written, info, replaced, run_tasks)
         try:
-            self.commit_unchanged([*deletes, *attempts], info, ends)
+            self.commit_unchanged([*deletes, *attempts], info, ends, f"{operation} OVERWRITE")
         except Conflict as e:
             raise Conflict(f"rows of table {info.path} were not replaced: {e.message}", e.code) from e
 
@@ -157,7 +159,9 @@ class StagedWrite:
         transaction, predicates = self._transaction(), replaced.predicates
         return stage_deletes(transaction, info, predicates, partitions, retained_keys, run_tasks=run_tasks)
 
-    def commit_unchanged(self, attempts: Sequence[str], info: TableInfo, since: Mapping[TableBucket, int]) -> None:
+    def commit_unchanged(
+        self, attempts: Sequence[str], info: TableInfo, since: Mapping[TableBucket, int], operation: str
+    ) -> None:
         """Commit these attempts, in this order, unless another writer has changed their rows since these log offsets.
 
         Raises `Conflict` if one has. Does nothing on a cluster without transactions.
@@ -165,7 +169,7 @@ class StagedWrite:
         if self.begun_id and not self.is_committed:
             transaction = self._transaction()
             transaction.watch(shared_connection(self.settings).table(info), since)
-            transaction.commit(attempts)
+            transaction.commit(attempts, operation)
 
     def abort(self) -> None:
         """Abort the transaction, which drops the staged rows of tasks."""
@@ -197,6 +201,8 @@ class WriteFunction(TaskWrite):
     """Maximum number of keys that a task reports."""
     fills_new_rows: bool = False
     """Whether all columns of rows with new keys are written, because the data has DEFAULT values for them."""
+    has_distinct_keys: bool = False
+    """Whether a second row of a key is refused. The rows are then distributed by primary key."""
 
     def among(self, tasks: int) -> WriteFunction:
         """The function for each of a number of tasks."""
@@ -279,12 +285,20 @@ class WriteFunction(TaskWrite):
                         yield incoming.ready(rows), incoming.columns
 
     def _ready(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[IncomingRows, pa.RecordBatch]]:
-        """The batches that have rows, converted to rows of the table."""
+        """The batches that have rows, converted to rows of the table.
+
+        After them, raises `InvalidRequest` if two rows have one key but must not (`has_distinct_keys`).
+        """
         incoming = None
+        keys = DistinctKeys(self.info.schema.primary_key)
         for batch in batches:
             if batch.num_rows:
                 incoming = incoming or IncomingRows(self.info, batch.schema.names, self.columns)
-                yield incoming, incoming.ready(batch)
+                ready = incoming.ready(batch)
+                if self.has_distinct_keys:
+                    keys.add(ready)
+                yield incoming, ready
+        keys.check()
 
     def _check_within(self, ready: pa.RecordBatch) -> None:
         """Raise `InvalidRequest` for a row that does not match the condition whose rows the statement replaces.
@@ -488,7 +502,7 @@ def commit_batch(
     """Commit a micro-batch of a stream, unless it is committed already."""
     staged = _of_batch(settings, batch, messages)
     if staged is not None:
-        staged.commit(messages, info, replaced, run_tasks=run_tasks)
+        staged.commit(messages, info, replaced, "STREAM", run_tasks=run_tasks)
 
 
 def abort_batch(settings: Settings, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -18,7 +18,7 @@ from forebay.metadata.table import TableInfo
 from forebay.spark.context import LiveContext
 from forebay.spark.filters import predicates_of, to_text
 from forebay.spark.jvm.gateway import JavaObject
-from forebay.spark.jvm.planning import omitted_columns
+from forebay.spark.jvm.planning import is_insert_only_merge, omitted_columns
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
 from forebay.spark.jvm.spark_values import column_reference, python_schema
@@ -122,8 +122,12 @@ class LiveWriteBuilder(WriteBuilder):
                 function = write_function(self.info, self.options.settings, columns)
                 has_defaults = not default_values(self.info).keys().isdisjoint(omitted)
                 self.function = replace(function, fills_new_rows=has_defaults and not self.options.has_changes)
-        kind = LiveWrite if self.options.sequence_field is None else OrderedLiveWrite
-        return kind(self)
+        if self.options.sequence_field is not None:
+            return OrderedLiveWrite(self)
+        if self.info.has_primary_key and self.info.descriptor.merge_engine is None and is_insert_only_merge(self.jvm):
+            self.function = replace(self.function, has_distinct_keys=True)
+            return KeyedLiveWrite(self)
+        return LiveWrite(self)
 
     def _leaves_out_columns(self) -> bool:
         """Whether columns that the data lacks keep their values.
@@ -207,10 +211,20 @@ class LiveWrite(WriteProxy, BatchTasks):
         return self._function.among(int(physical.numPartitions()))
 
 
-class OrderedLiveWrite(LiveWrite):
-    """A write whose rows are distributed by primary key and sorted by a column (`write.sequence.field`)."""
+class KeyedLiveWrite(LiveWrite):
+    """A write whose rows are distributed by primary key, so that one task has all rows of a key."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
+
+    def requiredDistribution(self) -> JavaObject:
+        return clustered(self.jvm, self._info.schema.primary_key)
+
+    def requiredOrdering(self) -> JavaObject:
+        return self.jvm.array(EXPRESSIONS + "SortOrder", [])
+
+
+class OrderedLiveWrite(KeyedLiveWrite):
+    """The same, with the rows of each task sorted by a column (`write.sequence.field`)."""
 
     def __init__(self, builder: LiveWriteBuilder) -> None:
         super().__init__(builder)
@@ -222,9 +236,6 @@ class OrderedLiveWrite(LiveWrite):
                     f"the rows of each key cannot be ordered ('{SEQUENCE_FIELD}'): the data has no column '{name}', "
                     f"only {', '.join(data_columns)}"
                 )
-
-    def requiredDistribution(self) -> JavaObject:
-        return clustered(self.jvm, self._info.schema.primary_key)
 
     def requiredOrdering(self) -> JavaObject:
         ascending = self.jvm.class_(EXPRESSIONS + "SortDirection").ASCENDING
