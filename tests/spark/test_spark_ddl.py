@@ -258,7 +258,7 @@ def unchanging(spark: Any, connection: Connection) -> Iterator[Sql]:
     [
         ("SELECT * FROM {db}.nope", ["TABLE_OR_VIEW_NOT_FOUND", "nope"]),
         ("SELECT * FROM forebay.nowhere.t", ["TABLE_OR_VIEW_NOT_FOUND", "nowhere"]),
-        ("SELECT * FROM {db}.`t$nope`", ["t$nope", "$changelog, $binlog, $lake, $partitions and $buckets"]),
+        ("SELECT * FROM {db}.`t$nope`", ["t$nope", "$changelog, $binlog, $history, $lake, $partitions and $buckets"]),
         ("SELECT * FROM {db}.`t$partitions`", ["is not partitioned"]),
         ("SELECT nope FROM {db}.t", ["UNRESOLVED_COLUMN", "nope"]),
         ("SELECT * FROM {db}.t VERSION AS OF 1", ["has no commit 1: its history has none"]),
