@@ -72,13 +72,13 @@ def test_settings_open_the_catalog_that_attach_does(
 
 
 @contextmanager
-def serving(folder: Path, command: list[str]) -> Iterator[None]:
+def serving(folder: Path, command: list[str], **environment: str) -> Iterator[None]:
     """A server of Spark's that runs in a process of its own until the end."""
     with (folder / "server.out").open("w") as out:
         process = subprocess.Popen(
             [*command, "--master", "local[2]", "--properties-file", str(folder / "spark-defaults.conf"),
              "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.catalogImplementation=in-memory"],
-            env={**SERVER_ENV, "SPARK_LOG_DIR": str(folder), "SPARK_PID_DIR": str(folder)},
+            env={**SERVER_ENV, "SPARK_LOG_DIR": str(folder), "SPARK_PID_DIR": str(folder), **environment},
             cwd=folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
@@ -177,7 +177,7 @@ def keep(batch, number):
 
 
 query = stream.writeStream.foreachBatch(keep).option("checkpointLocation", sys.argv[2] + "/each")
-while True:
+for attempt in range(10):
     try:
         query.trigger(availableNow=True).start().awaitTermination()
         break
@@ -195,7 +195,8 @@ def test_clients_of_a_connect_server_have_the_catalog_without_forebay(shop: Conn
     port = free_port()
     start = str(SPARK_HOME / "sbin" / "start-connect-server.sh")
     command = [start, "--conf", f"spark.connect.grpc.binding.port={port}"]
-    with serving(tmp_path, command):
+    # The only place where Spark looks for the Python that runs functions of clients.
+    with serving(tmp_path, command, PYSPARK_PYTHON=sys.executable):
         until_it_listens(port, tmp_path)
         client = [sys.executable, "-c", CONNECT_CLIENT, str(port), str(tmp_path / "checkpoints")]
         done = subprocess.run(client, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)

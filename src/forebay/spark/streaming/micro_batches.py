@@ -8,6 +8,7 @@ machine it does not, and many of them take much memory. Both write the same offs
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -49,9 +50,9 @@ class MicroBatchStream(JavaProxy):
     def __init__(self, jvm: Jvm, planner: StreamPlanner[Any], schema: StructType, mode: ReadMode) -> None:
         """`mode`: of the tasks; `ROWS` or `COLUMNS`."""
         super().__init__(jvm)
-        # Pickled here, because a planner cannot be once it has planned.
-        self._factory = task_readers(jvm, StreamTasks(planner), schema, mode)
-        self._planner = planner
+        # A copy that never plans: a planner that has planned cannot be pickled.
+        self._tasks: StreamTasks = pickle.loads(pickle.dumps(StreamTasks(planner)))
+        self._planner, self._schema, self._mode = planner, schema, mode
 
     def _identity(self) -> str:
         """Users see it as the description of the source in a query's progress."""
@@ -105,7 +106,8 @@ class MicroBatchStream(JavaProxy):
         return input_partitions(self.jvm, self._planner.tasks(self._offset(start), self._offset(end)))
 
     def createReaderFactory(self) -> JavaObject:
-        return self._factory
+        """For each batch another one: Spark runs batches with a session's own classes, and plans streams without."""
+        return task_readers(self.jvm, self._tasks, self._schema, self._mode)
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
