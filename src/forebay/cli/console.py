@@ -146,15 +146,9 @@ def _address(host: str, port: int) -> str:
 
 
 def _serve(app: Any, listening: socket.socket, *, until_stdin_ends: bool) -> None:
-    import uvicorn
+    from forebay.console.serving import make_server
 
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off",
-            timeout_graceful_shutdown=1, timeout_keep_alive=30, limit_concurrency=500,
-            h11_max_incomplete_event_size=32 << 10,
-        )
-    )  # fmt: skip
+    server = make_server(app)
 
     def stop() -> None:
         # What is under way may end within the second. Uvicorn logs an error and a traceback of each other request.
