@@ -42,7 +42,7 @@ _THREAD_BYTES = 9 << 20
 _OTHER_THREADS = 16
 
 
-class _Job:
+class _Statement:
     """One statement. `stop` and `put_rows` are for the thread that reads the pipe."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
@@ -109,7 +109,7 @@ def main() -> None:
     source, out = os.fdopen(os.dup(0), "rb", 0), os.fdopen(os.dup(1), "wb", 0)
     os.dup2(2, 1)  # libraries may print
     imported_duckdb()
-    jobs: queue.Queue[_Job] = queue.Queue()  # bounded: the next statement comes when one has ended
+    jobs: queue.Queue[_Statement] = queue.Queue()  # bounded: the next statement comes when one has ended
     threads.thread(partial(_read, source, jobs), name="forebay-query-pipe").start()
     send(out, Kind.READY)
     databases, is_limited = _Databases(), False
@@ -124,13 +124,13 @@ def main() -> None:
             os._exit(0)
 
 
-def _read(source: IO[bytes], jobs: queue.Queue[_Job]) -> None:
-    job: _Job | None = None
+def _read(source: IO[bytes], jobs: queue.Queue[_Statement]) -> None:
+    job: _Statement | None = None
     try:
         while (frame := receive(source)) is not None:
             kind, payload = frame
             if kind == Kind.RUN:
-                job = _Job(pickle.loads(payload))  # from the process that started this one
+                job = _Statement(pickle.loads(payload))  # from the process that started this one
                 jobs.put(job)
             elif job is not None and kind == Kind.STOP:
                 job.stop()
@@ -140,7 +140,7 @@ def _read(source: IO[bytes], jobs: queue.Queue[_Job]) -> None:
         os._exit(0)  # the process that started this one has gone: nothing is worth waiting for
 
 
-def _answer(job: _Job, databases: _Databases, out: Callable[..., None]) -> None:
+def _answer(job: _Statement, databases: _Databases, out: Callable[..., None]) -> None:
     try:
         try:
             _run(job, databases.database(job.request["database"]), out)
@@ -178,7 +178,7 @@ def _reported(error: BaseException, too_much: str) -> ForebayError:
     return InternalError(f"{type(error).__name__}: {error}")
 
 
-def _run(job: _Job, database: SqlDatabase, out: Callable[..., None]) -> None:
+def _run(job: _Statement, database: SqlDatabase, out: Callable[..., None]) -> None:
     request = job.request
     data = {name: job.wanted_rows(name, out) for name in request["inputs"]}
     parameters = data.pop(PARAMETERS, request["parameters"])
