@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from itertools import pairwise
+from typing import Any
+from wsgiref.simple_server import WSGIServer
 
 import pytest
 
@@ -48,10 +53,27 @@ def test_clients_that_send_half_a_request_do_not_shut_out_others(port: int) -> N
             assert status(port) == 200
 
 
-def test_a_request_has_to_come_in_whole_in_time(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitoring, "_REQUEST_SECONDS", 0.0)
-    with closing(half_request(port)) as slow:
+def test_a_request_has_to_come_in_whole_in_time(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "_REQUEST_SECONDS", 1e-6)
+    with closing(half_request(request.getfixturevalue("port"))) as slow:
         assert slow.recv(1) == b""
+
+
+def test_without_descriptors_it_waits_and_goes_on_later(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, attempts = WSGIServer.get_request, list[float]()
+
+    def refused(server: WSGIServer) -> Any:
+        if len(attempts) < 3:
+            attempts.append(time.monotonic())
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(server)
+
+    monkeypatch.setattr(WSGIServer, "get_request", refused)
+    assert status(port) == 200
+    pauses = [later - earlier for earlier, later in pairwise(attempts)]
+    assert min(pauses) >= monitoring._USED_UP_SECONDS, "it does not try all the time"
 
 
 @pytest.mark.parametrize(

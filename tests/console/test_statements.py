@@ -11,6 +11,7 @@ import pytest
 from forebay.base.errors import ForebayError, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.console import statements
 from forebay.console.session import Console
+from forebay.query.isolated import StatementLimits
 from tests.console.asking import ask
 from tests.patience import PATIENCE
 
@@ -89,13 +90,29 @@ def test_a_statement_is_stopped(shop: Console) -> None:
         future.result(PATIENCE)
 
 
-def test_a_statement_that_runs_for_too_long_is_stopped(shop: Console, app: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(statements, "SECONDS_MAX", 0.3)
+def test_a_statement_that_runs_for_too_long_is_stopped(shop: Console, app: Any) -> None:
+    shop.processes.limits = StatementLimits(4, seconds=0.3)
     text = "SELECT count(*) FROM range(100000000) a, range(100000000) b WHERE a.range * b.range % 7 = 3"
     status, kind, message = ask(app, "POST", "/api/sql", {"statement": text}).error
     assert (status, kind) == (429, "limit")
-    assert "was stopped" in message
+    assert "more than 0.3 seconds (--query-timeout) and was ended" in message
+    shop.processes.limits = StatementLimits(4)
     assert ask(app, "POST", "/api/sql", {"statement": "SELECT 1 AS n"}).json["rows"] == [[1]]
+
+
+def test_a_statement_that_needs_too_much_memory_is_ended_and_the_console_goes_on(shop: Console, app: Any) -> None:
+    for text in ("SELECT repeat('x', 2000000000)", "SELECT list(range) FROM range(400000000)"):
+        status, kind, message = ask(app, "POST", "/api/sql", {"statement": text}).error
+        assert (status, kind) == (429, "limit")
+        assert "more than its memory of 1.0 GiB (--query-memory)" in message
+    assert run(shop, "SELECT 1 AS n")["rows"] == [[1]]
+
+
+def test_a_page_has_as_many_rows_as_fit_into_its_memory(shop: Console) -> None:
+    answer = run(shop, "SELECT repeat('x', 20000000) AS x FROM range(20)")
+    assert answer["truncated"]
+    assert 3 <= len(answer["rows"]) < 20
+    assert all(len(text) < 3000 for (text,) in answer["rows"])
 
 
 def test_there_are_not_too_many_statements_at_a_time(shop: Console) -> None:

@@ -19,12 +19,13 @@ from adbc_driver_flightsql import ConnectionOptions, DatabaseOptions
 from adbc_driver_manager import Error
 
 import forebay
+from forebay.base import threads
 from forebay.flight.server import FlightSqlServer
 from forebay.flight.statements import Limits
 from forebay.inprocess import EmbeddedConnection
 from forebay.server.embedded import EmbeddedServer
 from tests.flight.conftest import EVENTS
-from tests.patience import until
+from tests.patience import PATIENCE, until
 from tests.query.values import TYPES, VALUES
 
 
@@ -294,6 +295,49 @@ def test_limits_of_time_and_number(live: EmbeddedConnection, flight_lake: str) -
                 plain.authenticate_basic_token("any", "word")
     finally:
         server.stop()
+
+
+def test_a_statement_that_needs_too_much_memory_is_ended_alone(live: EmbeddedConnection) -> None:
+    server = FlightSqlServer(live, {}, limits=Limits(query_memory_bytes=200 << 20))
+    try:
+        with fl.connect(server.location) as plain:
+            ticket = plain.get_flight_info(described("SELECT repeat('x', 2000000000)"))
+            with pytest.raises(fl.FlightUnavailableError, match=r"its memory of 200\.0 MiB \(--query-memory\)"):
+                plain.do_get(ticket.endpoints[0].ticket).read_all()
+            ticket = plain.get_flight_info(described("SELECT count(*) FROM fluss.events"))
+            assert plain.do_get(ticket.endpoints[0].ticket).read_all()[0][0].as_py() == EVENTS
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT count(*) FROM range(10000000) a, range(10000000) b", "FROM range(1000000000000)"]
+)
+def test_stopping_ends_statements_that_compute_and_those_whose_client_does_not_read(statement: str) -> None:
+    server = FlightSqlServer(None, {})
+    with fl.connect(server.location) as plain:
+        ticket = plain.get_flight_info(described(statement)).endpoints[0].ticket
+        seen = list[Exception]()
+
+        def read() -> None:
+            try:
+                reader = plain.do_get(ticket)
+                reader.read_chunk()
+                stopped.wait(PATIENCE)
+                reader.read_all()
+            except fl.FlightError as e:
+                seen.append(e)
+
+        stopped = threads.event()
+        reading, stopping = threads.thread(read, name="read"), threads.thread(server.stop, name="stop")
+        reading.start()
+        until(lambda: server.statements.running == 1)
+        stopping.start()
+        stopping.join(PATIENCE)
+        assert not stopping.is_alive()
+        stopped.set()
+        reading.join(PATIENCE)
+        assert len(seen) == 1
 
 
 def test_without_allow_changes_it_only_reads(live: EmbeddedConnection, flight_lake: str) -> None:

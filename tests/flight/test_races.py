@@ -48,9 +48,9 @@ class Endpoint:
 
     def __init__(self, directory: Path) -> None:
         self.executions: list[FakeExecution] = []
-        self.statements = Statements(Limits(queries_max=1), True, directory, ManualClock(), SeededIds(1))
-        database = SimpleNamespace(execution=self._execution)
-        self.session: Any = SimpleNamespace(owner="u", namespace=(None, None), database=database)
+        processes: Any = SimpleNamespace(execution=self._execution)
+        self.statements = Statements(Limits(queries_max=1), processes, True, directory, ManualClock(), SeededIds(1))
+        self.session: Any = SimpleNamespace(owner="u", namespace=(None, None), database=None)
 
     def _execution(self, *_: object) -> FakeExecution:
         self.executions.append(FakeExecution())

@@ -78,6 +78,34 @@ def resident_bytes() -> int | None:
     return pages * resource.getpagesize()
 
 
+def anonymous_bytes(pid: int | None = None) -> int | None:
+    """Return the memory of a process (default: this one) that is no file's; None where the system does not say."""
+    return _status_bytes("RssAnon", pid)
+
+
+def reserved_bytes(pid: int | None = None) -> int | None:
+    """Return the address space that a process (default: this one) has for data, touched or not; None if unknown."""
+    return _status_bytes("VmData", pid)
+
+
+def limit_memory(more: int) -> None:
+    """Have the system refuse this process more than `more` bytes beyond what it has reserved now.
+
+    Only Linux does that; elsewhere it has no effect.
+    """
+    reserved = reserved_bytes()
+    if reserved is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (reserved + more, reserved + more))
+
+
+def _status_bytes(name: str, pid: int | None) -> int | None:
+    try:
+        lines = Path(f"/proc/{pid or 'self'}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), None)
+
+
 def return_free_memory() -> None:
     """Let glibc return the free pages inside its heaps to the system, which it does not do automatically."""
     with contextlib.suppress(AttributeError, OSError):  # another C library

@@ -8,6 +8,7 @@ all that it is for; 503 names what is wrong, one line each.
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from forebay.base import threads
-from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.base.http_names import answers_to, name_of, own_names
+from forebay.base.http_places import HttpPlaces
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -36,6 +37,9 @@ _REQUEST_SECONDS = 5.0
 """How long a client may take for its whole request."""
 _ANSWER_SECONDS = 30.0
 """How long it may then take to read the whole answer."""
+_USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_USED_UP_SECONDS = 0.2
+"""The pause before a connection is accepted again when there were no more descriptors or memory for it."""
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -44,7 +48,7 @@ class _Handler(WSGIRequestHandler):
 
     def get_environ(self) -> dict[str, Any]:
         assert isinstance(self.server, _Server)
-        self.server.has_asked(self.connection)
+        self.server.places.answer(self.connection)
         return super().get_environ()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library
@@ -59,48 +63,38 @@ class _Server(ThreadingMixIn, WSGIServer):
     request_queue_size = 64
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._lock = threads.lock()
-        self._waiting: dict[socket.socket, float] = {}
-        """Connections that have not sent their request, oldest first, with the end of their time."""
-        self._answering: dict[socket.socket, float] = {}
+        self.places = HttpPlaces[socket.socket](_OPEN_MAX, _REQUEST_SECONDS, _ANSWER_SECONDS, _cut_off)
         super().__init__(*arguments, **named)
 
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError as e:
+            if e.errno in _USED_UP:  # else the loop would try again at once, and for ever
+                self.places.cut_off_stranger()
+                threads.event().wait(_USED_UP_SECONDS)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            if len(self._waiting) + len(self._answering) >= _OPEN_MAX:
-                self._cut_off(next(iter(self._waiting or self._answering)))
-            self._waiting[request] = SYSTEM_CLOCK.monotonic() + _REQUEST_SECONDS
+        self.places.open(request)
         super().process_request(request, client_address)
 
-    def has_asked(self, connection: socket.socket) -> None:
-        """Note that a connection has sent its request."""
-        with self._lock:
-            if self._waiting.pop(connection, None) is not None:
-                self._answering[connection] = SYSTEM_CLOCK.monotonic() + _ANSWER_SECONDS
-
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._waiting.pop(request, None)
-            self._answering.pop(request, None)
+        self.places.remove(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """Cut off those that are late. The loop that accepts connections calls this twice a second."""
-        now = SYSTEM_CLOCK.monotonic()
-        with self._lock:
-            for each in [*self._waiting, *self._answering]:
-                if self._waiting.get(each, now) < now or self._answering.get(each, now) < now:
-                    self._cut_off(each)
-
-    def _cut_off(self, connection: socket.socket) -> None:
-        """End a connection; its thread, which reads or writes, then finds it closed. The caller holds the lock."""
-        self._waiting.pop(connection, None)
-        self._answering.pop(connection, None)
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+        self.places.cut_off_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _LOGGER.debug("monitoring: a client went away", exc_info=True)
+
+
+def _cut_off(connection: socket.socket) -> None:
+    """End a connection; its thread, which reads or writes, then finds it closed."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class Monitoring:

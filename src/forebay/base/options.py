@@ -7,6 +7,7 @@ timedelta. Parsers raise `InvalidRequest` that says what is wrong with the value
 from __future__ import annotations
 
 import datetime as dt
+import ipaddress
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -181,6 +182,11 @@ def one_of(*names: str) -> Parser:
 def names(value: Any) -> tuple[str, ...]:
     """The names between commas."""
     return tuple(name.strip() for name in str(value).split(",") if name.strip())
+
+
+def networks(value: Any) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """The addresses and networks (such as 10.0.0.0/8) between commas."""
+    return tuple(ipaddress.ip_network(name) for name in names(value))
 
 
 def or_unset(parse: Parser) -> Parser:

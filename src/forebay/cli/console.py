@@ -17,6 +17,7 @@ from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS
 from forebay.base.errors import AccessDenied, InvalidRequest, Unavailable, UnsupportedOperation
 from forebay.base.http_names import is_loopback
+from forebay.base.quantity import parse_duration_ms, parse_memory_bytes
 from forebay.cli.connecting import add_place_arguments, lake_options_of, lakes_of, password_of
 from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.cli.settings import setting
@@ -58,6 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--allow-host", action="append", default=[], metavar="NAME",
         help="a host name by which browsers reach the page, such as that of a proxy; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--query-memory", default="1GB", metavar="SIZE",
+        help="maximum memory of a statement of the SQL page (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--query-timeout", default="1min", metavar="TIME",
+        help="end a statement of the SQL page after this time (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)
     add_log_arguments(parser, "WARNING")
 
@@ -65,28 +74,33 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve the console until stopped; return the exit code."""
     check_packages()
-    from forebay.console.session import Console
+    from forebay.console.session import STATEMENTS_MAX, Console
     from forebay.console.visitors import Visitors
+    from forebay.query.isolated import StatementLimits, StatementProcesses
     from forebay.query.tables import opened_lake
 
     configure_logs(options)
     server = options.bootstrap_servers or setting("bootstrap-servers")
     warehouses = {name: opened_lake(where) for name, where in lakes_of(options).items()}
     lake = lake_options_of(options)
+    memory, seconds = parse_memory_bytes(options.query_memory), parse_duration_ms(options.query_timeout) / 1000
+    processes = StatementProcesses(StatementLimits(STATEMENTS_MAX, memory, seconds))
 
     def open_console(user: str | None, password: str | None) -> Console:
         return Console.open(
             server, user, password,
-            warehouses=warehouses, lake_options=lake, allow_changes=options.allow_changes,
+            warehouses=warehouses, lake_options=lake, allow_changes=options.allow_changes, processes=processes,
         )  # fmt: skip
 
-    with closing(Visitors(SYSTEM_CLOCK, open=open_console)) as visitors:
+    with closing(processes), closing(Visitors(SYSTEM_CLOCK, open=open_console)) as visitors:
         try:
             visitors.shared = open_console(options.user, password_of(options))
         except AccessDenied:
             if options.user is not None:
                 raise
         with _listening(options.host, options.port) as listening:
+            if find_spec("duckdb") is not None:
+                processes.start()
             _serve_visitors(visitors, server, listening, options)
     return 0
 
@@ -132,15 +146,9 @@ def _address(host: str, port: int) -> str:
 
 
 def _serve(app: Any, listening: socket.socket, *, until_stdin_ends: bool) -> None:
-    import uvicorn
+    from forebay.console.serving import make_server
 
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off",
-            timeout_graceful_shutdown=1, timeout_keep_alive=30, limit_concurrency=500,
-            h11_max_incomplete_event_size=32 << 10,
-        )
-    )  # fmt: skip
+    server = make_server(app)
 
     def stop() -> None:
         # What is under way may end within the second. Uvicorn logs an error and a traceback of each other request.

@@ -4,6 +4,7 @@
     tables.py    tables, one table, its rows, its live tail, one key
     statements.py   the SQL box
     visitors.py  who may see what: tokens, logins, sessions; which hosts and origins are answered
+    serving.py   the HTTP server: deadlines of requests, and how many connections there may be
     app.py       the web application: from requests to functions of the modules above, and back to JSON
     static/      the page: ES modules that run as they are, without a build
 

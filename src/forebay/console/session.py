@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from forebay.base import threads
@@ -16,6 +17,8 @@ from forebay.client.admin.server_description import ServerDescription
 from forebay.client.connection import Connection, connect
 from forebay.console.background import Tasks
 from forebay.lake.lru_cache import LruCache
+from forebay.query.isolated import StatementLimits, StatementProcesses
+from forebay.query.run import SqlDatabase
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -25,6 +28,9 @@ LIMIT_MAX = 1000
 
 TAILS_MAX = 10
 """The most live tails at a time."""
+
+STATEMENTS_MAX = 4
+"""The most statements of the SQL box at a time."""
 
 _ANSWER_SECONDS = 0.5
 _WORKERS = 12
@@ -45,15 +51,18 @@ class Console:
     """A console: its connection to a cluster, opened lakes by name, and whether visitors may change anything.
 
     Functions of screens wait for servers and disks, so they run in a bounded number of threads: `run`. `each` divides
-    the work of one function. `remembered` keeps answers for seconds, which many visitors and repeated requests share.
+    the work of one function; statements run in `processes`. `remembered` keeps answers for seconds, which many visitors
+    and repeated requests share.
     """
 
     conn: Connection
     bootstrap_servers: str
     warehouses: Mapping[str, Any] = field(default_factory=dict)
     allow_changes: bool = False
+    shared_processes: StatementProcesses | None = None
 
     def __post_init__(self) -> None:
+        self.processes = self.shared_processes or StatementProcesses(StatementLimits(STATEMENTS_MAX))
         self.clock: Clock = self.conn.clock
         self._workers = threads.executor(_WORKERS, "forebay-console")
         self._parts = threads.executor(_PARTS_AT_ONCE, "forebay-console-part")
@@ -78,10 +87,19 @@ class Console:
         warehouses: Mapping[str, Any] | None = None,
         lake_options: Mapping[str, str] | None = None,
         allow_changes: bool = False,
+        processes: StatementProcesses | None = None,
     ) -> Console:
-        """A console with a connection of its own. Raises as `forebay.connect` does."""
+        """A console with a connection of its own. Raises as `forebay.connect` does.
+
+        Statements run in `processes`, which several consoles may share; without them, in processes of its own.
+        """
         conn = connect(bootstrap_servers, user, password, lake_options=lake_options, **CLIENT_OPTIONS)
-        return cls(conn, bootstrap_servers, warehouses or {}, allow_changes)
+        return cls(conn, bootstrap_servers, warehouses or {}, allow_changes, processes)
+
+    @cached_property
+    def database(self) -> SqlDatabase:
+        """The tables of the SQL box. Raises `UnsupportedOperation` without DuckDB."""
+        return SqlDatabase(self.conn, self.warehouses)
 
     def submit_tail(self, function: Callable[[], R]) -> threads.Future[R]:
         """Have a thread call a function that waits for what is written: it has none of the workers."""
@@ -205,6 +223,8 @@ class Console:
         self._parts.shutdown(wait=False, cancel_futures=True)
         self.tasks.close()
         self._tails.shutdown(wait=False, cancel_futures=True)
+        if self.shared_processes is None:
+            self.processes.close()
         if not self.conn.cluster.is_answered(_ANSWER_SECONDS):
             self.conn.cluster.close()  # first: to close the connection waits for what it writes
         self.conn.close(timeout=5)

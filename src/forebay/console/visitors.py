@@ -22,6 +22,7 @@ from forebay.console.session import Console
 TOKEN, PASSWORD = "token", "password"
 """What a visitor has to give: the console's token, or name and password of a user of the server."""
 
+_LOGINS_MAX = 32
 _SESSIONS_MAX = 100
 _IDLE_SECONDS = 12 * 3600.0
 
@@ -87,6 +88,8 @@ class Visitors:
     _visits: OrderedDict[str, _Visit] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
+        self.logins = threads.executor(_LOGINS_MAX, "forebay-console-login")
+        """The threads of logins, which wait while the server delays its answers to wrong passwords."""
         self._lock = threads.lock()
         self._is_closed = False
 
@@ -152,6 +155,7 @@ class Visitors:
             self._is_closed = True
             visits = list(self._visits.values())
             self._visits.clear()
+        self.logins.shutdown(wait=False, cancel_futures=True)
         for visit in visits:
             self._end(visit)
         if self.shared is not None:

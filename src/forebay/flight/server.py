@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import socket
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -33,9 +36,10 @@ from forebay.flight.catalog import catalog_rows, catalog_schema
 from forebay.flight.commands import command, command_bytes, read_command
 from forebay.flight.sessions import MIDDLEWARE, ClientSession, Expiring, NoHandshake, SessionFactory, Sessions
 from forebay.flight.sql_info import SQL_INFO, TYPE_INFO, sql_info, type_info
-from forebay.flight.statements import Limits, Running, Statements, StoredStatement
+from forebay.flight.statements import Limits, Running, RunStatement, Statements, StoredStatement
 from forebay.protocol.messages import Message, parse
-from forebay.query.run import Execution, SqlDatabase
+from forebay.query.isolated import IsolatedExecution, StatementLimits, StatementProcesses
+from forebay.query.run import SqlDatabase
 from forebay.query.statement import TableName
 from forebay.query.tables import opened_lake, quoted
 
@@ -89,7 +93,13 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
             token,
         )
         self._directory = tempfile.TemporaryDirectory(prefix="forebay-flight-")
-        self._statements = Statements(limits, allow_changes, Path(self._directory.name), clock, ids)
+        self._processes = StatementProcesses(
+            StatementLimits(
+                limits.queries_max + _DESCRIBING_MAX, limits.query_memory_bytes, float("inf"), limits.wait_seconds
+            ),
+            clock,
+        )
+        self._statements = Statements(limits, self._processes, allow_changes, Path(self._directory.name), clock, ids)
         self._allows_changes, self._clock, self._closed = allow_changes, clock, threads.event()
         scheme = "grpc" if tls is None else "grpc+tls"
         try:
@@ -102,6 +112,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
                 root_certificates=None if tls is None else tls.client_roots,
             )
         except (pa.ArrowException, fl.FlightError, OSError) as e:
+            self._processes.close()
             self._directory.cleanup()
             reason = str(e).partition("gRPC client debug")[0]
             raise Unavailable(
@@ -109,6 +120,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
                 "are any"
             ) from e
         self.location = f"{scheme}://{host}:{self.port}"
+        self._processes.start()
         self._cleaner = threads.thread(self._clean, name="forebay-flight-cleaner")
         self._cleaner.start()
 
@@ -123,13 +135,22 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         return self._sessions
 
     def stop(self) -> None:
-        """Stop what runs, and close the sessions' connections; `serve` returns. Idempotent."""
+        """Stop what runs, and close the sessions' connections; `serve` returns. Idempotent.
+
+        Clients get the error of their statement; one that does not read it in some seconds loses its connection.
+        """
         if self._closed.is_set():
             return
         self._closed.set()
         self._statements.stop_all()
+        self._processes.close()
         self._sessions.close_all()  # calls that wait for a server end with their connection
-        self.shutdown()  # waits for all calls
+        stopping = threads.thread(self.shutdown, name="forebay-flight-stop")  # waits for all calls
+        stopping.start()
+        stopping.join(_LAST_WORDS_SECONDS)
+        while stopping.is_alive():  # one writes rows that its client does not read
+            _break_connections(self.port)
+            stopping.join(_LAST_WORDS_SECONDS)
         self._cleaner.join()
         self._directory.cleanup()
 
@@ -255,7 +276,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
             return fl.RecordBatchStream(pa.table({"rows": pa.array([count], pa.int64())}))
         result: list[Result] = []
 
-        def run(execution: Execution) -> Result:
+        def run(execution: IsolatedExecution) -> Result:
             result.append(execution.run(statement.text, statement.values, insert=False))
             return result[0]
 
@@ -274,7 +295,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         if isinstance(parameters, pa.Table):
             parameters = parameters.to_reader()
 
-        def run(execution: Execution) -> Result:
+        def run(execution: IsolatedExecution) -> Result:
             return execution.run(statement.text, () if parameters is None else parameters)
 
         try:
@@ -282,7 +303,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         finally:
             self._statements.forget(session, handle)
 
-    def _count(self, session: ClientSession, handle: str, run: Callable[[Execution], Result], **data: Any) -> int:
+    def _count(self, session: ClientSession, handle: str, run: RunStatement, **data: Any) -> int:
         running = self._statements.run(session, handle, run, **data)
         try:
             return sum(batch.column(0)[0].as_py() for batch in running)
@@ -311,7 +332,7 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
                 raise UnsupportedOperation(f"{name} cannot be replaced: drop it first, or ingest with mode 'append'")
         target = ".".join(map(quoted, name.parts))
 
-        def run(execution: Execution) -> Result:
+        def run(execution: IsolatedExecution) -> Result:
             return execution.run(f"INSERT INTO {target} BY NAME SELECT * FROM {_INGESTED}")
 
         return self._count(session, "", run, **{_INGESTED: rows})
@@ -431,6 +452,12 @@ _CREATE, _FAIL, _REPLACE = 1, 1, 3
 _INGESTED = "__forebay_ingested"
 _BOUND_ROWS_MAX = 10_000
 _CLEANING_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 2.0
+"""So long clients have to read how their statements ended when the endpoint stops."""
+
+_DESCRIBING_MAX = 2
+"""So many statements can be described while all that may run do."""
+
 _DESCRIBED_SECONDS = 5.0
 """So long a prepared statement's columns are taken to be unchanged: a client runs it right after preparing it."""
 
@@ -487,6 +514,17 @@ _FAILURES = itertools.count(1)
 def _session(context: Any) -> ClientSession:
     session: ClientSession = context.get_middleware(MIDDLEWARE).session
     return session
+
+
+def _break_connections(port: int) -> None:
+    """Break the connections to a port of this process: Flight has no way to end a call that waits for its client."""
+    for number in map(int, os.listdir("/dev/fd")):
+        with suppress(OSError):  # some of these are closed meanwhile
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _command_of(descriptor: fl.FlightDescriptor) -> bytes:

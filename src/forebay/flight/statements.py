@@ -1,8 +1,8 @@
 """Statements by handles: kept for a while after they are described, run in turns, cancelled.
 
 A described statement is text and parameters; it costs little, and expires. While its rows are read it runs: it has a
-DuckDB, pins its tables, and is one of the few that run at a time; others wait. It ends with its rows, with the client's
-call, by `cancel`, or when its time is over.
+process, pins its tables, and is one of the few that run at a time; others wait. It ends with its rows, with the
+client's call, by `cancel`, or when its time is over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -21,7 +21,11 @@ from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import Conflict, LimitExceeded, NotFound, Unavailable, UnsupportedOperation
 from forebay.flight.sessions import ClientSession, Expiring
-from forebay.query.run import CLOSED_IN, Description, Execution
+from forebay.query.isolated import IsolatedExecution, StatementProcesses
+from forebay.query.run import CLOSED_IN, Description
+
+RunStatement: TypeAlias = Callable[[IsolatedExecution], Result]
+"""What runs a statement in a given process."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Running:
     """The rows of a statement that runs, as an iterator. Thread-safe: `stop` is for other threads."""
 
     def __init__(
-        self, owner: str, handle: str, execution: Execution, on_end: Callable[[Running], None], deadline: float
+        self, owner: str, handle: str, execution: IsolatedExecution, on_end: Callable[[Running], None], deadline: float
     ) -> None:
         self.owner, self.handle, self.deadline = owner, handle, deadline
         self._execution, self._on_end = execution, on_end
@@ -81,7 +85,7 @@ class Running:
         self._stopped: str | None = None
         self._is_open = True
 
-    def start(self, run: Callable[[Execution], Result]) -> Result:
+    def start(self, run: RunStatement) -> Result:
         """Run the statement, up to its first rows."""
         with self._lock:
             if self._stopped is not None:
@@ -147,9 +151,17 @@ class Running:
 class Statements:
     """All statements of an endpoint."""
 
-    def __init__(self, limits: Limits, allows_changes: bool, directory: Path, clock: Clock, ids: IdSource) -> None:
-        """`directory` is for what memory cannot hold."""
-        self._allows_changes = allows_changes
+    def __init__(
+        self,
+        limits: Limits,
+        processes: StatementProcesses,
+        allows_changes: bool,
+        directory: Path,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        """Statements run in `processes`; `directory` is for what memory cannot hold."""
+        self._processes, self._allows_changes = processes, allows_changes
         self._limits, self._directory, self._clock, self._ids = limits, directory, clock, ids
         self._turn = threads.condition()
         self._waiting = list[_WaitingStatement]()
@@ -213,7 +225,7 @@ class Statements:
 
     # ---- running ----------------------------------------------------------------------------------------------------
 
-    def run(self, session: ClientSession, handle: str, run: Callable[[Execution], Result], **data: Any) -> Running:
+    def run(self, session: ClientSession, handle: str, run: RunStatement, **data: Any) -> Running:
         """Run a statement when it is its turn. Raises `Unavailable` if it is not for long.
 
         Raises `Conflict` if it is stopped before its first rows.
@@ -318,14 +330,13 @@ class Statements:
         for each in statements:
             each.stop("the endpoint is stopping")
 
-    def _execution(self, session: ClientSession, **data: Any) -> tuple[Execution, Path]:
+    def _execution(self, session: ClientSession, **data: Any) -> tuple[IsolatedExecution, Path]:
         directory = self._directory / self._ids.token_hex()
         settings = {
-            "memory_limit": f"{self._limits.query_memory_bytes // 1024}KiB",
             "temp_directory": str(directory).replace("'", "''"),
             **CLOSED_IN,
         }
-        return session.database.execution(data, settings, session.namespace), directory
+        return self._processes.execution(session.database, data, settings, session.namespace), directory
 
 
 _TEXT_LENGTH_MAX = 1 << 20

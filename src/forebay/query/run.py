@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -93,7 +95,21 @@ class SqlDatabase:
 
     def __init__(self, connection: Connection | None, lakes: Mapping[str, LakeLike]) -> None:
         self._duckdb = imported_duckdb()
-        self.tables = Tables(connection, {name: opened_lake(lake) for name, lake in lakes.items()})
+        self._connection, self._lakes = connection, {name: opened_lake(lake) for name, lake in lakes.items()}
+        self.tables = Tables(connection, self._lakes)
+
+    @cached_property
+    def described(self) -> bytes:
+        """What another process makes the same tables of, by pickle: with secrets."""
+        return pickle.dumps(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SqlDatabase, (self._connection, self._lakes)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
 
     def execution(
         self,
@@ -121,6 +137,8 @@ _PINS_MAX = 5
 """So often at most the tables of a statement are pinned, for an instant that all have in common."""
 
 
+_BATCH_ROWS = 1_000_000
+
 _ROWS = pa.schema([("rows", pa.int64())])
 """What an INSERT returns: how many rows it wrote."""
 
@@ -137,7 +155,10 @@ class Description:
 
 
 class Execution:
-    """One statement, in a DuckDB of its own: `run` or `describe` it once. `cancel` is for other threads."""
+    """One statement, in a DuckDB of its own: `run` or `describe` it once. `cancel` is for other threads.
+
+    Batches of a result have at most `batch_rows`. `on_commit` is called before what an INSERT writes is committed.
+    """
 
     def __init__(
         self,
@@ -155,6 +176,8 @@ class Execution:
         self._views = Views(duckdb, self._own)
         self._pins, self._is_one_instant, self._cancelled = 0, True, False
         self._target = ""  # of an INSERT
+        self.batch_rows = _BATCH_ROWS
+        self.on_commit: Callable[[], object] = _nothing
         for name, rows in data.items():
             self._own.register(name, rows)
 
@@ -244,7 +267,7 @@ class Execution:
 
     def _rows(self, text: str, parameters: Any = None) -> pa.RecordBatchReader:
         try:
-            return self._own.sql(text, params=parameters or None).to_arrow_reader()
+            return self._own.sql(text, params=parameters or None).to_arrow_reader(self.batch_rows)
         except (self._duckdb.BinderException, self._duckdb.CatalogException) as e:
             raise self._with_place(e, text, parameters) from e
 
@@ -340,6 +363,7 @@ class Execution:
         rows = self._rows(f"SELECT * FROM {_INSERTED}")
         if self._cancelled:
             raise InvalidRequest("the INSERT was cancelled: no row was written")
+        self.on_commit()
         if hasattr(target, "connection"):
             with target.connection.transaction() as transaction:
                 if target.has_primary_key:

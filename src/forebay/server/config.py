@@ -27,6 +27,7 @@ from forebay.base.options import (
     integer,
     milliseconds,
     names,
+    networks,
     or_unset,
     ports,
     positive,
@@ -73,6 +74,8 @@ def _reporters(text: str) -> bool:
             )
     return bool(reporters)
 
+
+TRUSTED_PROXIES = "server.proxy-protocol.trusted-addresses"
 
 SETTINGS: dict[str, Option] = by_name(
     (
@@ -161,6 +164,13 @@ SETTINGS: dict[str, Option] = by_name(
         ),
         Option("server.worker-threads", positive, "4", "threads that write buckets"),
         Option("server.io-pool.size", positive, "4", "threads that read logs and serve scans"),
+        Option(
+            TRUSTED_PROXIES,
+            networks,
+            "",
+            "addresses or networks of proxies, separated by commas, whose connections begin with a header of the PROXY "
+            "protocol",
+        ),
         Option("netty.server.max-request-size", size, "100mb", "largest request"),
         Option("netty.connection.max-idle-time", milliseconds, "10 min", "how long a connection may be idle"),
         Option(

@@ -7,13 +7,14 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 
 from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.protocol.api import BULK_REQUESTS, Api, ServerRole, api_versions_response
 from forebay.protocol.messages import Message
-from forebay.server.config import ServerConfig
+from forebay.server.config import TRUSTED_PROXIES, ServerConfig
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_queue import FairQueue
 from forebay.server.flow.login_throttle import LoginThrottle
@@ -112,6 +113,7 @@ class Connections:
         self._control_bytes_max: int = config.value("server.request.max-control-size")
         self._count_max: int = config.value("server.connections.max")
         self._count_max_per_address: int = config.value("server.connections.max-per-address")
+        self._proxies: tuple[IPv4Network | IPv6Network, ...] = config.value(TRUSTED_PROXIES)
         self._all: dict[Admitted, None] = {}
         """In the order in which they were admitted."""
         self._strangers: dict[Admitted, None] = {}
@@ -150,20 +152,46 @@ class Connections:
         """Admit a new connection, or return the error to send it: too many connections, or the server is stopping."""
         if self.is_closing:
             return Unavailable("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
+        what = self._full(address)
+        if what is not None:
+            return self._refusal(address, what)
+        self._all[connection] = None
+        self._strangers[connection] = None
+        self._by_address[address] += 1
+        return None
+
+    def is_proxy(self, address: str) -> bool:
+        """Whether connections from an address begin with a header that names the proxy's client."""
+        if not self._proxies:
+            return False
+        try:
+            parsed = ip_address(address.partition("%")[0])
+        except ValueError:  # of a socket that has none
+            return False
+        if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+        return any(parsed in network for network in self._proxies)
+
+    def readdress(self, connection: Admitted, proxy: str) -> ForebayError | None:
+        """Count an admitted connection of a proxy for its client, whose `address` is known now; or return the error to
+        send it."""
+        self.remove(connection, proxy)
+        return self.admit(connection, connection.address)
+
+    def _full(self, address: str) -> str | None:
+        """What there is too much of for another connection of an address; None if there is room, or room was made."""
         # First: an address at its limit must not cost other clients their connections. Behind a proxy it is many
         # clients, so the oldest of its connections that never spoke makes room.
         if self._by_address[address] >= self._count_max_per_address and not self._close_stranger(address):
-            what = (
+            return (
                 f"{self._count_max_per_address} connections from {address}, the maximum for one address "
                 "(server.connections.max-per-address)"
             )
-        elif len(self._all) >= self._count_max and not self._close_stranger():
-            what = f"{self._count_max} connections, its maximum (server.connections.max)"
-        else:
-            self._all[connection] = None
-            self._strangers[connection] = None
-            self._by_address[address] += 1
-            return None
+        if len(self._all) >= self._count_max and not self._close_stranger():
+            return f"{self._count_max} connections, its maximum (server.connections.max)"
+        return None
+
+    def _refusal(self, address: str, what: str) -> ForebayError:
         self.counters.refused_connections += 1
         now = self.clock.monotonic()
         if self._warned_at is None or now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:

@@ -11,6 +11,7 @@ from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
 from forebay.server import connections
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.flow.login_throttle import (
+    _DEBT_MAX,
     _FREE_FAILURES,
     _RECORDS_MAX,
     _USER_SLOTS,
@@ -34,11 +35,22 @@ def logins(clock: ManualClock) -> LoginThrottle:
 
 
 def guess(logins: LoginThrottle, clock: ManualClock, address: str = HERE, user: str = "alice") -> float:
-    """A wrong password, looked at when it is its turn; the seconds that took."""
-    seconds = logins.wait_seconds(address, user)
+    """A wrong password of a client that waits for its answer; the seconds that took."""
+    logins.check(address, user)
+    seconds = logins.failed(address, user)
     clock.advance(seconds)
-    logins.failed(address, user)
     return seconds
+
+
+def flood(logins: LoginThrottle, address: str = HERE, user: str = "alice") -> int:
+    """Wrong passwords of a client that waits for no answer, up to the first one that is not checked; their number."""
+    for count in range(100_000):
+        try:
+            logins.check(address, user)
+        except AccessDenied:
+            return count
+        logins.failed(address, user)
+    raise AssertionError("there is no bound")
 
 
 def test_the_first_mistakes_cost_nothing_and_further_ones_more_and_more(
@@ -55,42 +67,56 @@ def test_a_thousand_guesses_take_more_than_an_hour(logins: LoginThrottle, clock:
     assert clock.monotonic() - began > 3600
 
 
-def test_guesses_at_once_take_turns_and_those_beyond_a_wait_are_refused(
-    logins: LoginThrottle, clock: ManualClock
-) -> None:
-    for _ in range(_FREE_FAILURES + 5):
+def test_the_right_password_is_checked_whatever_was_guessed_before(logins: LoginThrottle, clock: ManualClock) -> None:
+    for _ in range(1000):
         guess(logins, clock)
-    clock.advance(5.0)
-    assert [logins.wait_seconds(HERE, "alice") for _ in range(3)] == pytest.approx([0.0, 5.0, 10.0])
-    with pytest.raises(AccessDenied, match=r"too many logins from 192\.0\.2\.1, .* try again in 15 seconds") as refused:
-        logins.wait_seconds(HERE, "alice")
+        logins.check(HERE, "alice")
+        logins.check(HERE, "bob")
+
+
+def test_guesses_at_once_are_bounded(logins: LoginThrottle, clock: ManualClock) -> None:
+    assert flood(logins) < 50
+    with pytest.raises(
+        AccessDenied, match=r"too many logins from 192\.0\.2\.1, .* try again in \d+ seconds"
+    ) as refused:
+        logins.check(HERE, "alice")
     assert refused.value.code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION
+    for user, address in (("bob", HERE), ("alice", ELSEWHERE)):
+        logins.check(address, user)
+    began, count = clock.monotonic(), 0
+    while clock.monotonic() - began < 3600:
+        clock.advance(1.0)
+        count += flood(logins)
+    assert count < 1000, "an hour of guesses that do not wait"
+    clock.advance(_DEBT_MAX)
+    logins.check(HERE, "alice")
 
 
-def test_users_and_addresses_count_apart(logins: LoginThrottle, clock: ManualClock) -> None:
-    for _ in range(_FREE_FAILURES + 2):
-        guess(logins, clock)
-    assert logins.wait_seconds(ELSEWHERE, "bob") == 0.0
-    assert logins.wait_seconds(ELSEWHERE, "alice") > 0.0, "the same user from elsewhere"
-    clock.advance(2.0)
-    assert logins.wait_seconds(HERE, "bob") == 0.0
-    assert logins.wait_seconds(HERE, "carol") > 0.0, "another user from the same address"
+def test_guesses_of_many_names_and_from_many_addresses_are_bounded(logins: LoginThrottle, clock: ManualClock) -> None:
+    names = [flood(logins, HERE, f"user {i}") for i in range(100)]
+    assert names[-1] == 0
+    assert sum(names) < 500
+    logins.check(ELSEWHERE, "user 1")
+    addresses = [flood(logins, f"198.51.100.{i}", "carol") for i in range(100)]
+    assert addresses[-1] == 0
+    assert sum(addresses) < 500
 
 
 def test_guesses_of_others_do_not_keep_out_who_has_logged_in_before(logins: LoginThrottle, clock: ManualClock) -> None:
-    assert logins.wait_seconds(HERE, "alice") == 0.0
+    logins.check(HERE, "alice")
     logins.succeeded(HERE, "alice")
     for i in range(100):
-        guess(logins, clock, ELSEWHERE, "alice")
-        guess(logins, clock, HERE, f"user {i}")
-    assert logins.wait_seconds(HERE, "alice") == 0.0
+        flood(logins, ELSEWHERE, "alice")
+        flood(logins, HERE, f"user {i}")
+    logins.check(HERE, "alice")
+    assert logins.failed(HERE, "alice") == 0.0
 
 
 def test_failures_are_forgotten_one_a_minute(logins: LoginThrottle, clock: ManualClock) -> None:
     for _ in range(_FREE_FAILURES + 1):
         guess(logins, clock)
     clock.advance(61.0)
-    assert [guess(logins, clock) for _ in range(2)] == pytest.approx([0.0, 0.4])
+    assert [guess(logins, clock) for _ in range(2)] == pytest.approx([0.2, 0.4])
     clock.advance(3600.0)
     assert [guess(logins, clock) for _ in range(_FREE_FAILURES + 1)] == pytest.approx([*[0.0] * _FREE_FAILURES, 0.2])
 
@@ -102,11 +128,12 @@ def test_what_is_remembered_is_bounded(logins: LoginThrottle) -> None:
         logins.succeeded(address, f"user {i}")
     assert len(logins._addresses) <= _RECORDS_MAX
     assert len(logins._registered) <= _RECORDS_MAX
+    assert len(logins._pairs) <= _RECORDS_MAX
     assert len(logins._users) <= _USER_SLOTS
 
 
 def test_of_what_is_remembered_the_longest_unused_is_forgotten() -> None:
-    remembered: _LruRecords[str] = _LruRecords(2)
+    remembered: _LruRecords[str] = _LruRecords(2, 1.0)
     first, second = remembered.get("a"), remembered.get("b")
     assert (remembered.get("b") is second, remembered.get("a") is first, len(remembered)) == (True, True, 2)
     remembered.get("c")
@@ -134,12 +161,12 @@ def test_a_server_asks_before_it_looks_at_a_password_and_tells_the_outcome(
     seen: list[tuple[str, str, str]] = []
 
     class Watched(LoginThrottle):
-        def wait_seconds(self, address: str, user: str) -> float:
+        def check(self, address: str, user: str) -> None:
             seen.append(("asked", address, user))
-            return 0.0 if len(seen) < 3 else 0.05
 
-        def failed(self, address: str, user: str) -> None:
+        def failed(self, address: str, user: str) -> float:
             seen.append(("failed", address, user))
+            return 0.05
 
         def succeeded(self, address: str, user: str) -> None:
             seen.append(("succeeded", address, user))

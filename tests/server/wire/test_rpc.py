@@ -594,7 +594,7 @@ async def test_a_client_that_has_not_logged_in_is_closed_with_its_first_mistake(
 
 
 @in_loop
-async def test_a_login_after_others_have_failed_waits_and_what_comes_behind_it_too(
+async def test_a_wrong_password_is_answered_later_and_the_right_one_at_once(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept, may_go_on, sleep = list[float](), asyncio.Event(), asyncio.sleep
@@ -613,15 +613,27 @@ async def test_a_login_after_others_have_failed_waits_and_what_comes_behind_it_t
     client = Client(SaslAuthenticator(["PLAIN"], credential_verifier({"a": "b"}))).connect()
     logins = client.connections.login_throttle
     told: list[tuple[str, str]] = []
-    monkeypatch.setattr(logins, "wait_seconds", lambda address, user: 7.0)
+    monkeypatch.setattr(logins, "failed", lambda address, user: 7.0)
     monkeypatch.setattr(logins, "succeeded", lambda address, user: told.append((address, user)))
-    token = pb.AuthenticateRequest(protocol="PLAIN", token=b"\0a\0b").SerializeToString()
-    await client.send((0, ApiKey.AUTHENTICATE, token), *exists(1))
-    assert (client.answers(), work.calls, slept, told) == ([], [], [7.0], [])
+
+    def login(number: int, password: bytes) -> tuple[int, ApiKey, bytes]:
+        token = pb.AuthenticateRequest(protocol="PLAIN", token=b"\0a\0" + password).SerializeToString()
+        return number, ApiKey.AUTHENTICATE, token
+
+    await client.send(login(0, b"b"), *exists(1))
+    assert (client.answers(), len(work.calls), slept, told) == ([(0, None)], 1, [], [("127.0.0.1", "a")])
+    await work.finish(0)
+    guesser = Client(SaslAuthenticator(["PLAIN"], credential_verifier({"a": "b"}))).connect()
+    monkeypatch.setattr(guesser.connections.login_throttle, "failed", lambda address, user: 7.0)
+    times: list[float] = []
+    counters = guesser.protocol._context.counters
+    monkeypatch.setattr(counters, "count_requests", lambda *given: times.append(given[3]))
+    await guesser.send(login(0, b"c"))
+    assert (guesser.answers(), slept) == ([], [7.0])
     may_go_on.set()
     await settle()
-    assert (client.answers(), len(work.calls), told) == ([(0, None)], 1, [("127.0.0.1", "a")])
-    await work.finish(0)
+    assert guesser.answers() == [(0, ErrorCode.AUTHENTICATE_EXCEPTION)]
+    assert times == [0.0], "to wait is no work: it is not a slow request"
 
 
 @in_loop

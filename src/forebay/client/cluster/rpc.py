@@ -244,16 +244,19 @@ class Channel:
 
         Requests that take `slow_seconds` are logged, and have spans with `tracing`.
         `dial` opens the connection (default: TCP). A server that does not respond is waited for until `given_up`
-        returns true, which is noticed within two seconds, or `connect_seconds` have passed. Raises `Unavailable` for a
-        server that is unreachable or has another role than expected, `AccessDenied` for wrong credentials, and
-        `InvalidRequest` if the address is not a Fluss server.
+        returns true, which is noticed within two seconds, or `connect_seconds` have passed; for the answer to the
+        handshake, `request_seconds` if these are fewer. Raises `Unavailable` for a server that is unreachable or has
+        another role than expected, `AccessDenied` for wrong credentials, and `InvalidRequest` if the address is not a
+        Fluss server.
         """
         sock = _connect(address, connect_seconds, clock, dial or dial_tcp, given_up)
         try:
             connection = ClientConnection()
             plain = PlainClient(*credentials) if credentials is not None else None
             handshake = ClientHandshake(connection, *SOFTWARE, expected_role, plain)
-            _shake_hands(sock, address, connection, handshake, clock, connect_seconds, given_up)
+            # Its messages are requests, too: a server that has no more descriptors answers none of them.
+            seconds = min(connect_seconds, request_seconds)
+            _shake_hands(sock, address, connection, handshake, clock, seconds, given_up)
             sock.settimeout(None)
             # A server that stops reading must not block a sender indefinitely.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(request_seconds))

@@ -1,15 +1,19 @@
 """The throttle of logins, which slows down the guessing of passwords.
 
-Failed logins are counted by source address and by user name. The first few have no effect, because people mistype. Each
-further login from that address, or for that user, is checked only after a delay that grows to `_DELAY_MAX` seconds. A
-login that would have to wait too long is refused with an error that says when to retry. No account is ever locked:
-failures are forgotten after a while.
+A password is checked at once. The right one is answered at once, whatever was guessed before. Wrong ones are counted by
+source address, by user name and by both: the first few are answered at once, too, because people mistype, and each
+further one after a delay that grows to `_DELAY_MAX` seconds.
+
+A guesser who does not wait for answers is bounded as well: if wrong passwords come much faster than one after the
+other, logins of that user from that address are refused unchecked, with an error that says when to retry. Many more are
+checked of all users of an address, and of one user from all addresses. No account is ever locked: failures are
+forgotten after a while.
 
 A user who has logged in from an address before is counted separately there. So guesses from other addresses, or of
 other names from the same address, cannot lock the user out.
 
-Memory is bounded. Addresses and registered pairs are limited in number, and the least recently used ones are dropped;
-users share a fixed number of slots. IPv6 addresses count by their first 64 bits.
+Memory is bounded. Addresses and pairs of address and user are limited in number, and the least recently used ones are
+dropped; users share a fixed number of slots. IPv6 addresses count by their first 64 bits.
 
 Threads: all methods belong to the event loop's thread.
 """
@@ -17,6 +21,7 @@ Threads: all methods belong to the event loop's thread.
 from __future__ import annotations
 
 import ipaddress
+import math
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -32,10 +37,17 @@ _FREE_FAILURES = 3
 
 _DELAY_FIRST = 0.2
 _DELAY_MAX = 5.0
-"""Seconds until the next login is checked: at first, and at most. They double with each failure."""
+"""Seconds until a wrong password is answered: at first, and at most. They double with each failure."""
 
-_WAIT_MAX = 10.0
-"""A login that would have to wait for more seconds is refused."""
+_PAIR_SHARE = 0.75
+"""The time that each wrong password of one user from one address takes of the guesses, as a part of its delay: less
+than all of it, so that who waits for each answer is never refused."""
+
+_SHARED_SHARE = _PAIR_SHARE / 8
+"""The same of all users of an address, or of one user from all addresses."""
+
+_DEBT_MAX = 120.0
+"""Logins are refused unchecked while the guesses before them have taken more seconds than have passed since."""
 
 _FORGIVEN_SECONDS = 60.0
 """Seconds after which one failure is forgotten."""
@@ -50,14 +62,16 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class _Record:
-    """Failed logins of one address, user or pair."""
+    """Failed logins of one address, user or pair, each of which takes `share` of its delay."""
 
-    __slots__ = ("failures", "forgiven_at", "free_at")
+    __slots__ = ("failures", "forgiven_at", "paid_at", "share")
 
-    def __init__(self) -> None:
+    def __init__(self, share: float) -> None:
+        self.share = share
         self.failures = 0
         self.forgiven_at = 0.0
-        self.free_at = 0.0
+        self.paid_at = 0.0
+        """When all guesses will have taken their time."""
 
     def forgive(self, now: float) -> None:
         if self.failures and now > self.forgiven_at:
@@ -69,21 +83,21 @@ class _Record:
         if not self.failures:
             self.forgiven_at = now
         self.failures += 1
-        self.free_at = max(self.free_at, now + self.delay)
+        self.paid_at = max(self.paid_at, now) + self.delay * self.share
 
     @property
     def delay(self) -> float:
-        """Return how long after this login the next one is checked."""
-        over = self.failures - _FREE_FAILURES
+        """Return how long a wrong password is not answered."""
+        over = self.failures - _FREE_FAILURES - 1
         return 0.0 if over < 0 else backoff(over + 1, _DELAY_FIRST, _DELAY_MAX)
 
 
 class _LruRecords(Generic[Key]):
     """Records by key; the least recently used one is dropped when there are too many."""
 
-    def __init__(self, count_max: int) -> None:
+    def __init__(self, count_max: int, share: float) -> None:
         self._records: OrderedDict[Key, _Record] = OrderedDict()
-        self._count_max = count_max
+        self._count_max, self._share = count_max, share
 
     def __len__(self) -> int:
         return len(self._records)
@@ -94,7 +108,7 @@ class _LruRecords(Generic[Key]):
     def get(self, key: Key) -> _Record:
         record = self._records.get(key)
         if record is None:
-            record = self._records[key] = _Record()
+            record = self._records[key] = _Record(self._share)
             if len(self._records) > self._count_max:
                 self._records.popitem(last=False)
         else:
@@ -108,36 +122,30 @@ class LoginThrottle:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._addresses: _LruRecords[str] = _LruRecords(_RECORDS_MAX)
-        self._registered: _LruRecords[tuple[str, str]] = _LruRecords(_RECORDS_MAX)
-        self._users: _LruRecords[int] = _LruRecords(_USER_SLOTS)
+        self._addresses: _LruRecords[str] = _LruRecords(_RECORDS_MAX, _SHARED_SHARE)
+        self._users: _LruRecords[int] = _LruRecords(_USER_SLOTS, _SHARED_SHARE)
+        self._pairs: _LruRecords[tuple[str, str]] = _LruRecords(_RECORDS_MAX, _PAIR_SHARE)
+        self._registered: _LruRecords[tuple[str, str]] = _LruRecords(_RECORDS_MAX, _PAIR_SHARE)
 
-    def wait_seconds(self, address: str, user: str) -> float:
-        """Return how long to wait before this login is checked, and count it.
-
-        Raises `AccessDenied` (RETRIABLE_AUTHENTICATE_EXCEPTION) if that is too long.
-        """
+    def check(self, address: str, user: str) -> None:
+        """Raise `AccessDenied` (RETRIABLE_AUTHENTICATE_EXCEPTION) if too much was guessed to check a password now."""
         now = self._clock.monotonic()
-        records = self._records(address, user)
-        start = now
-        for record in records:
-            record.forgive(now)
-            start = max(start, record.free_at)
-        if start - now > _WAIT_MAX:
+        seconds = max(record.paid_at for record in self._records(address, user)) - now - _DEBT_MAX
+        if seconds > 0:
             raise AccessDenied(
                 f"too many logins from {address}, or for user '{user}', have failed; try again in "
-                f"{start - now:.0f} seconds",
+                f"{math.ceil(seconds)} seconds",
                 ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION,
             )
-        for record in records:
-            record.free_at = max(record.free_at, start + record.delay)
-        return start - now
 
-    def failed(self, address: str, user: str) -> None:
-        """Record a login with a wrong password."""
+    def failed(self, address: str, user: str) -> float:
+        """Record a login with a wrong password; return how many seconds later it is to be answered."""
         now = self._clock.monotonic()
-        for record in self._records(address, user):
+        records = self._records(address, user)
+        for record in records:
+            record.forgive(now)
             record.fail(now)
+        return max(record.delay for record in records)
 
     def succeeded(self, address: str, user: str) -> None:
         """Record a login with the right password: from now on the user is counted separately at the address."""
@@ -147,7 +155,8 @@ class LoginThrottle:
         network = network_of(address)
         if (network, user) in self._registered:
             return (self._registered.get((network, user)),)
-        return self._addresses.get(network), self._users.get(zlib.crc32(user.encode("utf-8", "replace")) % _USER_SLOTS)
+        slot = zlib.crc32(user.encode("utf-8", "replace")) % _USER_SLOTS
+        return self._addresses.get(network), self._users.get(slot), self._pairs.get((network, user))
 
 
 def network_of(address: str) -> str:

@@ -62,6 +62,14 @@ _ACCEPT_PAUSE_SECONDS = 1.0
 _OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
+def spare_descriptor():
+    """Return a socket that is not connected; None if the process has no descriptor left."""
+    try:
+        return socket_module.socket()
+    except OSError:
+        return None
+
+
 cdef class Poller:
     """The listening sockets and the connections of a server, on one `forebay.server.wire.serving_loop.ServingLoop`."""
 
@@ -74,6 +82,7 @@ cdef class Poller:
     cdef dict transports          # by file descriptor
     cdef uint8_t* slots           # SLOT_BYTES for each connection of a round
     cdef set listening
+    cdef object spare             # a socket whose descriptor is kept for refusals; None if there was none
     cdef unsigned int waits       # after rounds; one of WATCH_MAX polls without credit
     cdef int credit               # polls that earlier successful ones have paid for
     cdef int lone                 # the only file descriptor that was served since `lone_since`
@@ -91,6 +100,7 @@ cdef class Poller:
         short.batch = AnswerBatch()
         self.transports = {}
         self.listening = set()
+        self.spare = spare_descriptor()
         self.lone = -1
         self.epoll = loop.selector.fileno()
         loop.attach(self)
@@ -121,10 +131,23 @@ cdef class Poller:
                 if e.errno not in _OUT_OF_FILES:
                     raise
                 _LOGGER.error("cannot accept connections, and will try again: %s", e)
+                self.refuse_waiting(sock)
                 self.loop.remove_reader(sock)
                 self.loop.call_later(_ACCEPT_PAUSE_SECONDS, self.resume_accepting, sock, factory)
                 return
             self.begin(connection, address, factory)
+
+    def refuse_waiting(self, sock):
+        """Close the connections for which there is no descriptor, with one that is kept for this: else their clients,
+        for whom the system has accepted them, would wait for an answer."""
+        if self.spare is not None:
+            self.spare.close()
+        try:
+            for _ in range(_ACCEPTED_MAX):
+                sock.accept()[0].close()
+        except OSError:  # that was all, or another thread has taken the descriptor
+            pass
+        self.spare = spare_descriptor()
 
     def resume_accepting(self, sock, factory):
         if sock in self.listening:
@@ -140,6 +163,9 @@ cdef class Poller:
             self.loop.remove_reader(sock)
             sock.close()
         self.listening.clear()
+        if self.spare is not None:
+            self.spare.close()
+            self.spare = None
 
     cdef int begin(self, connection, address, factory) except -1:
         """Serve an accepted connection."""

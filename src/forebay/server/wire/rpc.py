@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.eager_task import begun
-from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, error_name
+from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InvalidRequest, error_name
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol._short import ShortRequest
 from forebay.protocol.api import BULK_REQUESTS, Api, ApiKey, ServerRole
@@ -38,6 +38,7 @@ from forebay.protocol.connection import (
     ServerConnection,
 )
 from forebay.protocol.messages import Buffer, Message, check_entries, entries_of, error_to_wire, serialize
+from forebay.protocol.proxy_header import ProxyHeader
 from forebay.protocol.sasl import ANONYMOUS, Authenticator
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, ConnectionDescription, Connections
 from forebay.server.context import HANDLERS, Answer, ServerCall, ServerContext
@@ -163,6 +164,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self.state, self.reading = ConnectionState.SERVING, Reading.ON
         self.last_active = self.opened = self._clock.monotonic()
         self._greeting = b""
+        self._idle_seconds = 0.0  # of the login that is being answered
+        self._proxy: ProxyHeader | None = None
 
     # ---- asyncio's side ---------------------------------------------------------------------------------------------
 
@@ -170,12 +173,35 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport | SocketTransport)
         self._transport = self._send_queue.transport = transport
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if isinstance(peer, tuple) and peer else "an unknown address"
-        port = peer[1] if isinstance(peer, tuple) and len(peer) > 1 else 0
-        self.peer = f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
+        self._name_peer(*(peer[:2] if isinstance(peer, tuple) and len(peer) > 1 else ("an unknown address", 0)))
+        if self._connections.is_proxy(self.address):
+            self._proxy = ProxyHeader()
         error = self._connections.admit(self, self.address)
         if error is not None:
             self._refuse(transport, error)
+
+    def _name_peer(self, address: str, port: int) -> None:
+        self.address = str(address)
+        self.peer = f"[{address}]:{port}" if ":" in self.address else f"{address}:{port}"
+
+    def _receive_header(self, header: ProxyHeader, count: int) -> None:
+        """Receive bytes of a proxy's header; behind it, the connection is that of the proxy's client."""
+        assert self._transport is not None
+        try:
+            header.received(count)
+        except InvalidRequest as e:
+            _LOGGER.warning("closing a connection of the proxy %s: %s", self.peer, e)
+            self._transport.abort()
+            return
+        if not header.is_complete:
+            return
+        self._proxy = None
+        if header.client is not None:
+            proxy = self.address
+            self._name_peer(*header.client)
+            error = self._connections.readdress(self, proxy)
+            if error is not None:
+                self._refuse(self._transport, error)
 
     def _refuse(self, transport: asyncio.Transport, error: ForebayError) -> None:
         """Send the client the reason, give it a moment to read it, and close."""
@@ -209,6 +235,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             task.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._proxy is not None and self.state != ConnectionState.REFUSED:
+            return self._proxy.room()
         return (
             memoryview(bytearray(4096))
             if self.state == ConnectionState.REFUSED
@@ -219,6 +247,9 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if self.state == ConnectionState.REFUSED:
             return
         self.last_active = self._clock.monotonic()
+        if self._proxy is not None:
+            self._receive_header(self._proxy, nbytes)
+            return
         connection = self._connection
         connection.buffer_updated(nbytes)
         may_start = self.state == ConnectionState.SERVING
@@ -590,32 +621,29 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         user = self._authenticator.claimed_user(message)
         if user is None:
             return self._authenticator.receive(message)
-        seconds = self._connections.login_throttle.wait_seconds(self.address, user)
-        if not seconds:
-            return self._log_in(message, user)
-        self._take(ConnectionEvent.BLOCK)
-        return self._log_in_later(message, user, seconds)
-
-    async def _log_in_later(self, message: pb.AuthenticateRequest, user: str, seconds: float) -> Message:
-        """Answer a login after earlier ones failed; later requests wait for its outcome."""
-        try:
-            await asyncio.sleep(seconds)
-            return self._log_in(message, user)
-        finally:
-            self._unblock()
-
-    def _log_in(self, message: pb.AuthenticateRequest, user: str) -> Message:
         throttle = self._connections.login_throttle
+        throttle.check(self.address, user)
         try:
             response = self._authenticator.receive(message)
-        except AccessDenied:
-            throttle.failed(self.address, user)
+        except AccessDenied as e:
             self._context.counters.failed_logins += 1
-            raise
-        if self._authenticator.principal is not None:
-            throttle.succeeded(self.address, user)
-            self._connection.authenticated()
+            seconds = throttle.failed(self.address, user)
+            if not seconds:
+                raise
+            self._take(ConnectionEvent.BLOCK)
+            return self._deny_later(e, seconds)
+        throttle.succeeded(self.address, user)
+        self._connection.authenticated()
         return response
+
+    async def _deny_later(self, denied: AccessDenied, seconds: float) -> Message:
+        """Answer a wrong password after a while, which is not work: it does not make a slow request."""
+        self._idle_seconds += seconds
+        try:
+            await asyncio.sleep(seconds)
+            raise denied
+        finally:
+            self._unblock()
 
     async def _finish(
         self,
@@ -661,7 +689,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self.memory.count_unsent()
 
     def _answered(self, request: RequestReceived, began: float, error: int = 0) -> None:
-        seconds = self._clock.monotonic() - began
+        seconds = max(self._clock.monotonic() - began - self._idle_seconds, 0.0)
+        self._idle_seconds = 0.0
         tracing, span = self._context.counters.tracing, self._spans.pop(request.request_id, None)
         if tracing is not None and span is not None:
             tracing.end(span, error_name(error) if error else None)
