@@ -1,7 +1,8 @@
 """Log retention: which segments have expired (`table.log.ttl`) and may be deleted.
 
-A segment is deleted as a whole when its newest record is older than the table's time to live; the active one never is.
-An expired segment is kept while it is needed by:
+A segment is deleted as a whole when its newest record is older than the table's time to live. The active segment ends
+when its oldest record is: so a record goes within twice the time to live, and a log that is no longer written becomes
+empty. An expired segment is kept while it is needed by:
 
 - readers of a lake table, until the lake has its records in a readable snapshot;
 - the key-value state, until a checkpoint covers its records: one is written then;
@@ -49,23 +50,24 @@ class LogRetention:
         self._catalog = catalog
         self._snapshots = snapshots
         self._clock = clock
-        self._closed_and_short: set[TableBucket] = set()
+        self._closed: dict[TableBucket, int | None] = {}
+        """When the first record of a closed bucket was appended; None without records."""
 
     def run(self) -> int:
         """Remove the expired segments of all buckets; return how many. A failure affects only its own bucket."""
         count = 0
-        short: set[TableBucket] = set()
+        closed: dict[TableBucket, int | None] = {}
         for table in self._catalog.tables():
             for bucket in buckets_of(table.info, table.current.partitions_by_id):
                 try:
                     if self._is_worth_a_look(table.info, bucket):
                         with self._replicas.using(bucket, counts=False) as replica:
                             count += self._expire(replica)
-                    else:
-                        short.add(bucket)
+                    elif bucket in self._closed:
+                        closed[bucket] = self._closed[bucket]
                 except ForebayError as e:
                     _LOGGER.error("expired records of bucket %s are kept for now: %s", bucket, e)
-        self._closed_and_short = short
+        self._closed = closed
         return count
 
     def _is_worth_a_look(self, info: TableInfo, bucket: TableBucket) -> bool:
@@ -76,12 +78,19 @@ class LogRetention:
             return True
         parked = self._replicas.parked(bucket)
         if parked is not None:
-            ttl_ms: int = info.descriptor.option(_TTL)
-            return parked.expirable_ms is not None and parked.expirable_ms < self._clock.now_ms() - ttl_ms
-        return bucket not in self._closed_and_short and len(self._replicas.segment_offsets(bucket)) > 1
+            return parked.expirable_ms is not None and parked.expirable_ms < self._horizon_ms(info)
+        if bucket not in self._closed:
+            self._closed[bucket] = self._replicas.first_record_ms(bucket)
+        first_ms = self._closed[bucket]
+        return first_ms is not None and first_ms < self._horizon_ms(info)
+
+    def _horizon_ms(self, info: TableInfo) -> int:
+        ttl_ms: int = info.descriptor.option(_TTL)
+        return self._clock.now_ms() - ttl_ms
 
     def _expire(self, replica: BucketReplica) -> int:
         log = replica.log
+        self._end_old_segment(replica)
         start = self._expired_until(replica)
         if start <= log.log_start_offset:
             return 0
@@ -98,12 +107,19 @@ class LogRetention:
             )
         return count
 
+    def _end_old_segment(self, replica: BucketReplica) -> None:
+        """Let the next append begin a segment if the active one has a record that is older than the time to live."""
+        log = replica.log
+        active = log.segments()[-1]
+        recent = log.offset_for_timestamp(self._horizon_ms(replica.table.info))
+        if active.size_bytes and (recent is None or recent > active.base_offset):
+            log.roll()
+
     def _expired_until(self, replica: BucketReplica) -> int:
         """The beginning of the first segment that has to stay, as the table is now."""
         log, info = replica.log, replica.table.info
-        ttl_ms: int = info.descriptor.option(_TTL)
         segments = log.segments()
-        limit = first_unexpired_offset(segments, self._clock.now_ms() - ttl_ms)
+        limit = first_unexpired_offset(segments, self._horizon_ms(info))
         limit = min(limit, log.high_watermark, self._needed_by_lake(info, replica.bucket))
         return max((s.base_offset for s in segments if s.base_offset <= limit), default=0)
 

@@ -65,7 +65,7 @@ class ParkedBucket:
     end_offset: int | None
     """The offset at which readers have read everything; None if the log holds records that are not visible yet."""
     expirable_ms: int | None
-    """The append time of the newest record of the first segment, if that is not the only segment."""
+    """The append time of the newest record of the first segment, if it has any."""
 
 
 class BucketReplica:
@@ -465,7 +465,7 @@ class BucketReplica:
             self._kv_folder,
             self.log.log_start_offset,
             end if end == self.log.log_end_offset else None,
-            segments[0].last_timestamp_ms if len(segments) > 1 else None,
+            segments[0].last_timestamp_ms if segments[0].size_bytes else None,
         )
 
     def _close(self, close_engine: Callable[[KvFolder, KvEngine], None]) -> None:
