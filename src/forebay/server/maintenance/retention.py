@@ -11,6 +11,9 @@ empty. An expired segment is kept while it is needed by:
 - the log itself, which first makes sure that it knows its writers without the segment
   (`LogTablet.delete_segments_before`).
 
+Rows that were deleted or replaced lie in the files of the key-value state, too, until the engine happens to compact
+them. These are removed when segments expire, at most once in a time to live.
+
 The log starts where its first segment begins, so no other state is stored, and a crash in between leaves a log that
 begins at one segment or the next. Readers below it get LOG_OFFSET_OUT_OF_RANGE.
 """
@@ -52,23 +55,41 @@ class LogRetention:
         self._clock = clock
         self._closed: dict[TableBucket, int | None] = {}
         """When the first record of a closed bucket was appended; None without records."""
+        self._cleaned: dict[TableBucket, int] = {}
+        """When the key-value state of a bucket was cleaned."""
 
     def run(self) -> int:
         """Remove the expired segments of all buckets; return how many. A failure affects only its own bucket."""
         count = 0
         closed: dict[TableBucket, int | None] = {}
+        existing: set[TableBucket] = set()
         for table in self._catalog.tables():
             for bucket in buckets_of(table.info, table.current.partitions_by_id):
+                existing.add(bucket)
                 try:
                     if self._is_worth_a_look(table.info, bucket):
                         with self._replicas.using(bucket, counts=False) as replica:
-                            count += self._expire(replica)
+                            expired = self._expire(replica)
+                            count += expired
+                            if expired:
+                                self._clean(replica)
                     elif bucket in self._closed:
                         closed[bucket] = self._closed[bucket]
                 except ForebayError as e:
                     _LOGGER.error("expired records of bucket %s are kept for now: %s", bucket, e)
         self._closed = closed
+        self._cleaned = {bucket: ms for bucket, ms in self._cleaned.items() if bucket in existing}
         return count
+
+    def _clean(self, replica: BucketReplica) -> None:
+        """Remove deleted rows from the state's files, too, at most once in a time to live, because all rows are moved.
+
+        What is deleted after that is still in the log, and goes after it.
+        """
+        if self._cleaned.get(replica.bucket, -1) < self._horizon_ms(replica.table.info):
+            now_ms = self._clock.now_ms()
+            if replica.clean_state():
+                self._cleaned[replica.bucket] = now_ms
 
     def _is_worth_a_look(self, info: TableInfo, bucket: TableBucket) -> bool:
         """Return whether a segment may have expired. A closed bucket does not grow, so it is not opened needlessly."""

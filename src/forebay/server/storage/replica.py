@@ -451,6 +451,21 @@ class BucketReplica:
                 self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
             return self._kv_folder.retained_offset
 
+    @blocking
+    def clean_state(self) -> bool:
+        """Remove deleted and superseded rows from the files of the state, and write a checkpoint without them.
+
+        Returns whether the bucket has a state, and is open.
+        """
+        if self._kv is None or self._kv_folder is None:
+            return False
+        with self._checkpointing:
+            if self.closed:
+                return False
+            self._kv.engine.clean()
+            self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync, replaces=True)
+            return True
+
     def close(self) -> None:
         """Close cleanly: the log is synced, the state's files can be trusted."""
         self._close(KvFolder.close_engine)
