@@ -168,7 +168,8 @@ def test_status_shows_servers_health_and_settings(capsys, shop):
     assert "GREEN" in out
     assert "kv.engine" in out
     assert f"now: version {forebay.__version__}, started 20" in out
-    assert ", table snapshots 0, transactions 0, memory bytes " in out
+    assert ", table snapshots 0, transactions 0, memory " in out
+    assert re.search(r", memory [\d.]+ [MG]iB, disk free [\d.]+ [MGT]iB", out)
     _, out, _ = run(capsys, shop, "status", "-o", "json")
     assert json.loads(out)["now"]["connections"] >= 1
 

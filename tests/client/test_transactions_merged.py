@@ -50,6 +50,36 @@ def test_a_sum_that_does_not_fit_is_refused_before_the_decision(
     assert rows(table) == {1: Decimal("999.99"), 2: Decimal(1)}
 
 
+@pytest.mark.parametrize(
+    ("data_type", "greatest"),
+    [("TINYINT", 2**7 - 1), ("SMALLINT", 2**15 - 1), ("INT", 2**31 - 1), ("BIGINT", 2**63 - 1)],
+)
+def test_a_sum_of_whole_numbers_that_does_not_fit_is_refused_before_the_decision(
+    conn: Connection, make_table: MakeTable, data_type: str, greatest: int
+) -> None:
+    table, log = sums(make_table, data_type), make_table({"n": "BIGINT"})
+    table.upsert([{"id": 7, "v": greatest - 1}])
+    tx = conn.transaction().begin()
+    tx.append(log, [{"n": 1}])
+    tx.upsert(table, [{"id": 7, "v": 2}])
+    with pytest.raises(ForebayError) as refused:
+        tx.commit()
+    where = f"table {table.path}, key id = 7, column 'v': a sum does not fit into {data_type}"
+    assert refused.value.message.startswith("nothing of this transaction was written: ")
+    assert where in refused.value.message
+    assert (rows(table), log.scan().count()) == ({7: greatest - 1}, 0)
+
+
+def test_rows_of_one_batch_that_fit_with_the_row_that_is_there_are_no_overflow(
+    conn: Connection, make_table: MakeTable
+) -> None:
+    table = sums(make_table, "BIGINT")
+    table.upsert([{"id": 1, "v": -10}])
+    with conn.transaction() as tx:
+        tx.upsert(table, [{"id": 1, "v": 2**63 - 1}, {"id": 1, "v": 5}])
+    assert rows(table) == {1: 2**63 - 6}
+
+
 def test_the_rows_of_a_transaction_are_summed_up_before_it_is_decided(conn: Connection, make_table: MakeTable) -> None:
     table = sums(make_table)
     tx = conn.transaction().begin()

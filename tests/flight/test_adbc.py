@@ -174,6 +174,16 @@ def test_ingestion_appends_replaces_by_key_and_creates(client: Any, live: Embedd
     assert live.table("fluss.born").scan().count() == 4
 
 
+def test_ingesting_a_batch_without_rows_makes_the_table(client: Any, live: EmbeddedConnection) -> None:
+    batch = pa.RecordBatch.from_pydict({"id": pa.array([], pa.int64()), "item": pa.array([], pa.string())})
+    for mode in ("create", "append", "create_append"):
+        with client.cursor() as cursor:
+            assert cursor.adbc_ingest("nothing", batch, mode=mode, db_schema_name="fluss") == 0
+        assert live.table("fluss.nothing").scan().to_arrow().schema.names == ["id", "item"]
+        with client.cursor() as cursor, pytest.raises(Error, match="Stream finished before first message"):
+            cursor.adbc_ingest("nothing", batch.schema.empty_table(), mode="append", db_schema_name="fluss")
+
+
 def test_what_the_catalog_has(client: Any) -> None:
     found = {each["catalog_name"]: each for each in client.adbc_get_objects().read_all().to_pylist()}
     assert sorted(found) == ["lake", "live"]

@@ -97,7 +97,7 @@ def test_a_full_disk_is_recognisable_and_leaves_the_size_as_it_was(
         return real(number, [b"".join(buffers)[:2]], position)
 
     monkeypatch.setattr(os, "pwritev", full)
-    disk = rf"the disk of {tmp_path}, which has \d+ bytes free"
+    disk = rf"the disk of {tmp_path}, which has [\d.]+ [KMGT]?i?B free"
     with pytest.raises(DiskFull, match=rf"/a: No space left on device \(ENOSPC\); free space on {disk}"):
         file.append([b"12345"])
     monkeypatch.undo()

@@ -47,6 +47,6 @@ def test_what_is_kept_free(total: int, options: dict[str, float], kept: int) -> 
 def test_a_write_may_take_what_is_above_the_reserve() -> None:
     reserve(2000, 150).require(50)
     reserve(2000, 100).require(0)
-    with pytest.raises(DiskFull, match=r"has 150 bytes free, of which 100 are .*; 51 bytes were not") as full:
+    with pytest.raises(DiskFull, match=r"has 150 B free, of which 100 B are .*; 51 B were not") as full:
         reserve(2000, 150).require(51)
     assert full.value.code == ErrorCode.DISK_WRITE_LOCKED

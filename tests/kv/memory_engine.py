@@ -82,6 +82,9 @@ class MemoryEngine:
     def snapshot(self) -> MemorySnapshot:
         return MemorySnapshot(dict(self._rows), self._state)
 
+    def clean(self) -> bool:
+        return False
+
     def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
         directory.mkdir(parents=True)
 

@@ -39,11 +39,13 @@ class FakeTable:
             Column("score", types.bigint()),
         ]
         schema = Schema.of(columns, ("id",), auto_increment)
+        options = {"table.kv.format-version": "2", **(properties or {})}
         descriptor = TableDescriptor(
             schema,
             bucket_keys=("id",),
             bucket_count=1,
-            properties={"table.kv.format-version": "2", **(properties or {})},
+            properties={key: value for key, value in options.items() if key.startswith("table.")},
+            custom_properties={key: value for key, value in options.items() if not key.startswith("table.")},
         )
         self.info = TableInfo(TablePath("db", "t"), 1, 1, descriptor)
         self.schemas = {1: schema}

@@ -15,6 +15,7 @@ from pyroaring import BitMap
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.metadata import types
+from forebay.metadata.merge_engines import INTEGER_OVERFLOW
 from forebay.metadata.table import AggregateFunction, Column
 from tests.every_run import every_run
 from tests.kv.aggregated_rows import CASES, COLUMNS, NAMES, VALUES, random_row
@@ -26,6 +27,8 @@ from tests.kv.engine_model import (
 from tests.kv.tables import FakeTable
 
 ENGINE = {"table.merge-engine": "aggregation"}
+WRAPS = {INTEGER_OVERFLOW: "wrap"}
+INTEGERS = [(types.tinyint(), 8), (types.smallint(), 16), (types.int_(), 32), (types.bigint(), 64)]
 FORMATS = {"COMPACTED": {}, "INDEXED": {"table.kv.format": "INDEXED", "table.log.format": "INDEXED"}}
 
 
@@ -39,7 +42,7 @@ FORMATS = {"COMPACTED": {}, "INDEXED": {"table.kv.format": "INDEXED", "table.log
 @given(seed=st.integers(0, 2**32))
 def test_rows_and_changelog_are_those_of_the_model(row_format: str, deletes: str, seed: int) -> None:
     rng = random.Random(seed)
-    table = FakeTable({**ENGINE, **FORMATS[row_format], "table.delete.behavior": deletes}, COLUMNS)
+    table = FakeTable({**ENGINE, **WRAPS, **FORMATS[row_format], "table.delete.behavior": deletes}, COLUMNS)
     model = Model(aggregation({name: function for name, (*_, function) in CASES.items()}), deletes=deletes)
     with tempfile.TemporaryDirectory() as folder:
         bucket = Bucket(table, Path(folder))
@@ -70,10 +73,50 @@ def bucket_of(tmp_path: Path, request: pytest.FixtureRequest):
 def test_a_sum_of_up_to_18_digits_that_does_not_fit_is_refused_and_changes_nothing(bucket_of) -> None:
     bucket = bucket_of(types.decimal(4, 2), "sum")
     bucket.put([{"id": 1, "v": Decimal("60.00")}], [False])
-    with pytest.raises(InvalidRequest, match=r"column 'v': a sum does not fit into DECIMAL\(4, 2\)") as refused:
+    with pytest.raises(
+        InvalidRequest, match=r"table db\.t, key id = 1, column 'v': a sum does not fit into DECIMAL\(4, 2\)"
+    ) as refused:
         bucket.put([{"id": 2, "v": Decimal(1)}, {"id": 1, "v": Decimal("40.00")}], [False, False])
     assert refused.value.code == ErrorCode.INVALID_TABLE_EXCEPTION
     assert bucket.rows == {1: {"id": 1, "v": Decimal("60.00")}}
+
+
+@pytest.mark.parametrize("row_format", FORMATS)
+@pytest.mark.parametrize(("data_type", "bits"), INTEGERS)
+@pytest.mark.parametrize("function", ["sum", "product"])
+def test_a_whole_number_that_does_not_fit_is_refused_with_table_key_and_column(
+    bucket_of, function: str, data_type: types.DataType, bits: int, row_format: str
+) -> None:
+    bucket = bucket_of(data_type, function, **FORMATS[row_format])
+    least, greatest = -(1 << bits - 1), (1 << bits - 1) - 1
+    fitting, refused = ((least, -1), (1, greatest)) if function == "sum" else ((least // 2, 2), (greatest // 2 + 1, 2))
+    bucket.put([{"id": n, "v": pair[0]} for n, pair in enumerate((fitting, refused))], [False, False])
+    bucket.put([{"id": 0, "v": 0 if function == "sum" else fitting[1]}], [False])
+    message = rf"^table db\.t, key id = 1, column 'v': a {function} does not fit into {data_type}; .*{INTEGER_OVERFLOW}"
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        bucket.put([{"id": 2, "v": 1}, {"id": 1, "v": refused[1]}], [False, False])
+    assert caught.value.code == ErrorCode.INVALID_TABLE_EXCEPTION
+    assert {n: row["v"] for n, row in bucket.rows.items()} == {0: least, 1: refused[0]}
+
+
+def test_an_option_that_is_altered_holds_from_the_next_put(bucket_of) -> None:
+    bucket = bucket_of(types.smallint(), "sum")
+    bucket.put([{"id": 1, "v": 32767}], [False])
+    with pytest.raises(InvalidRequest, match="does not fit into SMALLINT"):
+        bucket.put([{"id": 1, "v": 1}], [False])
+    info = bucket.table.info
+    bucket.table.info = replace(info, descriptor=replace(info.descriptor, custom_properties=WRAPS))
+    bucket.put([{"id": 1, "v": 1}], [False])
+    assert bucket.rows[1]["v"] == -32768
+
+
+@pytest.mark.parametrize(("data_type", "bits"), INTEGERS)
+def test_a_decided_sum_of_whole_numbers_wraps_around(bucket_of, data_type: types.DataType, bits: int) -> None:
+    bucket = bucket_of(data_type, "sum")
+    bucket.put([{"id": 1, "v": (1 << bits - 1) - 1}], [False])
+    (result,) = bucket.tablet.put_group([replace(bucket.table.request([{"id": 1, "v": 1}]), decided_ms=0)])
+    assert result.error is None
+    assert bucket.rows[1]["v"] == -(1 << bits - 1)
 
 
 @pytest.mark.parametrize(

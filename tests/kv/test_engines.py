@@ -51,7 +51,7 @@ class TestLmdbEngine(KvEngineContract):
         kept_free = [0]
         engine = LmdbEngine(tmp_path / "db", kept_free=lambda: kept_free[0])
         kept_free = [1 << 60]
-        with pytest.raises(DiskFull, match="bytes free") as caught:
+        with pytest.raises(DiskFull, match=r"[\d.]+ [KMGT]?i?B free") as caught:
             engine.apply({b"%d" % i: bytes(1000) for i in range(1000)}, EngineState(1, 1))
         assert caught.value.code == ErrorCode.DISK_WRITE_LOCKED
         assert engine.multi_get([b"1"]) == [None]

@@ -201,7 +201,7 @@ def test_a_write_may_take_the_room_above_the_reserve_and_not_a_byte_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(tmp_path, monkeypatch, free=99_999, reserve=60_000)
-    with pytest.raises(DiskFull, match=r"has 99999 bytes free, of which 60000 are .* need 40000 bytes") as full:
+    with pytest.raises(DiskFull, match=r"has 97\.7 KiB free, of which 58\.6 KiB are .* need 39\.1 KiB") as full:
         disk.space.allocate(40_000, 1 << 30)
     assert full.value.code == ErrorCode.DISK_WRITE_LOCKED
     assert disk.allocated == 0
@@ -235,9 +235,9 @@ def test_only_what_frees_space_may_use_the_reserve(
         disk.space.require_free(size, may_use_reserve=may_use_reserve)
         disk.space.require_free(100, may_use_reserve=True)
     else:
-        with pytest.raises(DiskFull, match="may need 41 bytes"):
+        with pytest.raises(DiskFull, match="may need 41 B"):
             disk.space.require_free(size, may_use_reserve=may_use_reserve)
-    with pytest.raises(DiskFull, match="may need 101 bytes"):
+    with pytest.raises(DiskFull, match="may need 101 B"):
         disk.space.require_free(101, may_use_reserve=True)
 
 

@@ -50,7 +50,7 @@ class Writers:
         code = ErrorCode(answer.error_code)
         assert code in RETRIABLE, answer.error_message
         assert str(bench.server.server.config.data_dir) in answer.error_message
-        assert "bytes free" in answer.error_message or code is not ErrorCode.DISK_WRITE_LOCKED
+        assert "B free" in answer.error_message or code is not ErrorCode.DISK_WRITE_LOCKED
         if code is ErrorCode.DISK_WRITE_LOCKED:  # the code says that nothing was written
             self.refused[table] += numbers
         return code

@@ -13,6 +13,7 @@ from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperati
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.metadata import types
+from forebay.metadata.merge_engines import INTEGER_OVERFLOW
 from forebay.metadata.table import AggregateFunction, Column
 from tests.server.running import running
 
@@ -21,8 +22,8 @@ FIRST_ROW = {"table.merge-engine": "first_row"}
 VERSIONED = {"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "v"}
 
 
-def made(connection: Connection, options: dict[str, Any]) -> Table:
-    return connection.create_table("fluss.t", COLUMNS, primary_key="k", buckets=2, options=options)
+def made(connection: Connection, options: dict[str, Any], columns: dict[str, str] = COLUMNS) -> Table:
+    return connection.create_table("fluss.t", columns, primary_key="k", buckets=2, options=options)
 
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:
@@ -148,6 +149,28 @@ def test_a_value_that_does_not_fit_is_refused_with_the_columns_name(tmp_path: Pa
         options = {"table.merge-engine": "aggregation", "fields.d.agg": "sum"}
         table = connection.create_table("fluss.t", columns, primary_key="k", options=options)
         table.upsert([{"k": 1, "d": Decimal("60.0")}])
-        with pytest.raises(ForebayError, match=r"column 'd': a sum does not fit into DECIMAL\(3, 1\)"):
+        with pytest.raises(
+            ForebayError, match=r"table fluss\.t, key k = 1, column 'd': a sum does not fit into DECIMAL\(3, 1\)"
+        ):
             table.upsert([{"k": 1, "d": Decimal("60.0")}])
         assert table.scan().to_arrow().to_pylist() == [{"k": 1, "d": Decimal("60.0")}]
+
+
+def test_integers_wrap_around_where_the_table_says_so(tmp_path: Path) -> None:
+    with running(tmp_path) as bench, forebay.connect(bench.server.bootstrap_servers) as connection:
+        columns = {"k": "INT", "v": "SMALLINT", "s": "STRING"}
+        table = made(connection, {**SUMS, INTEGER_OVERFLOW: "wrap"}, columns)
+        for _ in range(2):
+            table.upsert([{"k": 1, "v": 32767, "s": None}])
+        with connection.transaction() as tx:
+            tx.upsert(table, [{"k": 1, "v": -32767, "s": None}])
+        assert rows_of(table) == [(1, -32769 + 65536, None)]
+        table = table.alter(reset=[INTEGER_OVERFLOW])
+        with pytest.raises(
+            ForebayError, match=r"table fluss\.t, key k = 1, column 'v': a sum does not fit into SMALLINT"
+        ):
+            table.upsert([{"k": 1, "v": 1, "s": None}])
+        with pytest.raises(InvalidRequest, match=rf"option '{INTEGER_OVERFLOW}' is 'error' or 'wrap', not 'wrong'"):
+            table.alter(set={INTEGER_OVERFLOW: "wrong"})
+        with pytest.raises(InvalidRequest, match=rf"'{INTEGER_OVERFLOW}' is for sums and products"):
+            connection.create_table("fluss.u", columns, primary_key="k", options={INTEGER_OVERFLOW: "wrap"})

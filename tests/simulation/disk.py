@@ -319,6 +319,9 @@ class MapEngine(MemoryEngine):
         self._write_all = False
         self._rows, self._state = rows, state
 
+    def clean(self) -> bool:
+        return False
+
     def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
         self._fs.make_directories(str(directory))
         file = self._fs.open_random(f"{directory}/data")

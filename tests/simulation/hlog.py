@@ -109,6 +109,12 @@ class SimHlogEngine(HlogEngine):
         super().commit(state, written)
         self._follow()
 
+    def clean(self) -> bool:
+        try:
+            return super().clean()
+        finally:
+            self._follow()
+
     def sync(self) -> None:
         self._follow()
         for file in self._files.values():

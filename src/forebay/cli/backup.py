@@ -11,6 +11,7 @@ from pathlib import Path
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest
 from forebay.base.locations import local_folder
+from forebay.base.quantity import format_bytes
 from forebay.cli.output import Progress
 from forebay.fs.local import LocalFileSystem
 from forebay.server.storage.log_epochs import mark_restored, time_text
@@ -93,7 +94,7 @@ def _copy_running(source: Path, to: Path) -> str:
         copy = OnlineCopy(source, to, progress.at)
         copy.copy()
     held = f"the server's metadata were held for {copy.held_seconds * 1000:.0f} ms"
-    return f"{copy.files:,} files of {copy.bytes:,} bytes while the server runs ({held})"
+    return f"{copy.files:,} files of {format_bytes(copy.bytes)} while the server runs ({held})"
 
 
 def _copy_stopped(source: Path, to: Path) -> str:
@@ -107,7 +108,7 @@ def _copy_stopped(source: Path, to: Path) -> str:
                 done += size
                 progress.at(done, total)
     _copy_folders(source, to)
-    return f"{len(files):,} files of {total:,} bytes"
+    return f"{len(files):,} files of {format_bytes(total)}"
 
 
 def _files(source: Path) -> Iterator[Path]:

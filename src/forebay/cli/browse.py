@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from forebay.api.texts import keys_of
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.base.quantity import moment_at, moment_ms
+from forebay.base.quantity import format_bytes, moment_at, moment_ms
 from forebay.cli import explain
 from forebay.cli.conditions import column_names, conjunction, where_argument
 from forebay.cli.connecting import add_connection_arguments, connected
@@ -165,7 +165,7 @@ def _status(connection: Connection, options: argparse.Namespace) -> int:
     print_rows(["server", "id", "address"], nodes, "table", plain_numbers=["id"])
     print(f"\nhealth: {healthy}")
     if work:
-        print("now: " + ", ".join(f"{name} {value}" for name, value in work.items() if value is not None))
+        print("now: " + ", ".join(_shown(name, value) for name, value in work.items() if value is not None))
     print()
     print_rows(["database", "tables"], [(name, "?" if count is None else count) for name, count in databases], "table")
     if configs:
@@ -174,17 +174,25 @@ def _status(connection: Connection, options: argparse.Namespace) -> int:
     return 0
 
 
+def _shown(name: str, value: Any) -> str:
+    if "bytes" not in name.split():
+        return f"{name} {value}"
+    return f"{name.replace(' bytes', '')} {format_bytes(value)}"
+
+
 def _transactions_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("application", nargs="?", help="only the transactions of this application")
 
 
 def _transactions(connection: Connection, options: argparse.Namespace) -> int:
     transactions = connection.admin.transactions(options.application)
+    for_people = options.output == "table"
     rows = [
-        (t.application, t.version, t.state, f"{t.since:%Y-%m-%d %H:%M:%S UTC}", t.stages, t.staged_bytes)
+        (t.application, t.version, t.state, f"{t.since:%Y-%m-%d %H:%M:%S UTC}", t.stages,
+         format_bytes(t.staged_bytes) if for_people else t.staged_bytes)
         for t in transactions
-    ]
-    columns = ["application", "version", "state", "since", "attempts", "staged bytes"]
+    ]  # fmt: skip
+    columns = ["application", "version", "state", "since", "attempts", "staged" if for_people else "staged bytes"]
     print_rows(columns, rows, options.output, empty="(no transactions)", plain_numbers=["version"])
     return 0
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from forebay.api.text_table import as_text, plain, row_lines, text_table, values_of
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
+from forebay.base.quantity import format_bytes
 from forebay.cli.settings import setting
 from forebay.cli.streams import exact
 
@@ -185,14 +186,16 @@ class Progress:
     def line(self, now: float) -> str:
         """The progress line: `scanning 1,200,000 of 2,000,000 rows (60 %), 850,000 rows/s`."""
         rate = self._done / max(now - self._began, 1e-9)
-        of = (
-            f" of {self._total:,} {self._unit} ({100 * self._done // self._total} %)"
-            if self._total
-            else f" {self._unit}"
-        )
+        done = self._amount(self._done)
+        if self._total:
+            done = f"{done.removesuffix(' ' + self._unit)} of {self._amount(self._total)} "
+            done += f"({100 * self._done // self._total} %)"
         if not self._done:
-            return f"{self._what} 0{of}, {now - self._began:.0f} s so far"
-        return f"{self._what} {self._done:,}{of}, {rate:,.0f} {self._unit}/s"
+            return f"{self._what} {done}, {now - self._began:.0f} s so far"
+        return f"{self._what} {done}, {self._amount(round(rate))}/s"
+
+    def _amount(self, count: int) -> str:
+        return format_bytes(count) if self._unit == "bytes" else f"{count:,} {self._unit}"
 
     def counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches, counted as they pass."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import StorageFailure
 from forebay.base.locations import check_steps
+from forebay.base.quantity import format_bytes
 from forebay.fs import names
 from forebay.fs.interface import FileEntry, FileLock, SharedWords, storage_failure
 from forebay.fs.local_words import LocalSharedWords
@@ -69,7 +70,7 @@ def disk_of(path: str) -> str:
         figures = os.statvfs(folder)
     except OSError:
         return "this disk"
-    return f"the disk of {folder}, which has {figures.f_bavail * figures.f_frsize} bytes free"
+    return f"the disk of {folder}, which has {format_bytes(figures.f_bavail * figures.f_frsize)} free"
 
 
 class _Descriptor:

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from forebay.codec.rows._layout import RowLayout
 
@@ -6,5 +6,10 @@ def bitmap_class() -> type: ...
 
 class Aggregates:
     def __init__(
-        self, layout: RowLayout, columns: Sequence[tuple[str, str | None, bytes, int, int]], must_succeed: bool
+        self,
+        layout: RowLayout,
+        columns: Sequence[tuple[str, str | None, bytes, int, int]],
+        row_name: Callable[[bytes], str],
+        must_succeed: bool,
+        wraps: bool,
     ) -> None: ...

@@ -1,9 +1,10 @@
 """The functions of the merge engine `aggregation`, on the spans of two rows.
 
 The result of a field is one of the two values, or a value that is built in a buffer of the field, valid until the next
-row. Semantics are those of Fluss's `FieldAggregator`s: whole numbers wrap around; a DECIMAL that does not fit becomes
-null, but for sums of up to 18 digits, which are refused; of floating point numbers NaN is the greatest, and -0.0 is less
-than 0.0; `first_value` skips nulls like `first_value_ignore_nulls`.
+row. Semantics are those of Fluss's `FieldAggregator`s: a DECIMAL that does not fit becomes null, but for sums of up to 18
+digits, which are refused; of floating point numbers NaN is the greatest, and -0.0 is less than 0.0; `first_value` skips
+nulls like `first_value_ignore_nulls`. Unlike theirs, sums and products of whole numbers that do not fit are refused,
+unless the table wraps them around.
 
 Merging needs no Python, but for bitmaps: it says by a number that and why it fails, of which `refuse` makes an error.
 """
@@ -22,6 +23,7 @@ from forebay.codec._wire cimport write_varint
 from forebay.kv._fields cimport INTEGER_BYTES_MAX, content, load_instant, load_integer, store_integer
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.metadata.merge_engines import INTEGER_OVERFLOW
 
 cdef extern from *:
     """
@@ -55,6 +57,14 @@ cdef extern from *:
     static int fb_fits(fb_i128 value, int precision) {
         fb_u128 limit = fb_power_of_ten(precision);
         return (value < 0 ? -(fb_u128) value : (fb_u128) value) < limit;
+    }
+
+    /* The sum or product of two numbers, cut to `bits` bits; 0, or -1 if it has more. */
+    static int fb_whole(int64_t a, int64_t b, int multiplies, int bits, int64_t* out) {
+        int64_t result;
+        int overflows = multiplies ? __builtin_mul_overflow(a, b, &result) : __builtin_add_overflow(a, b, &result);
+        *out = (int64_t) ((uint64_t) result << (64 - bits)) >> (64 - bits);
+        return overflows || *out != result ? -1 : 0;
     }
 
     /* 0, or -1 if the sum has more digits than `precision`. */
@@ -106,6 +116,7 @@ cdef extern from *:
     ctypedef long long i128 "fb_i128"  # wider than Cython believes; it never becomes a Python object
     i128 fb_load(const uint8_t* p, int size) nogil
     int fb_store(uint8_t* out, i128 value) nogil
+    int fb_whole(int64_t a, int64_t b, int multiplies, int bits, int64_t* out) nogil
     int fb_add(i128 a, i128 b, int precision, i128* out) nogil
     int fb_multiply(i128 a, i128 b, int precision, int scale, i128* out) nogil
 
@@ -129,6 +140,7 @@ cdef enum Failure:
     SUM_OVERFLOW = 3
     NOT_NULL_OVERFLOW = 4
     TEXT_TOO_LONG = 5
+    WHOLE_OVERFLOW = 6
 
 cdef enum:
     DECIMAL_BYTES_MAX = 16
@@ -141,9 +153,8 @@ _FUNCTIONS = {
     "first_value_ignore_nulls": FIRST_NOT_NULL, "sum": SUM, "product": PRODUCT, "max": MAX, "min": MIN,
     "listagg": JOIN, "string_agg": JOIN, "bool_and": AND, "bool_or": OR, "rbm32": UNITE,
 }
-_NUMBERS = (
-    KIND_INT8, KIND_INT16, KIND_INT32, KIND_INT64, KIND_FLOAT, KIND_DOUBLE, KIND_DECIMAL_COMPACT, KIND_DECIMAL
-)
+_WHOLE = {KIND_INT8: "TINYINT", KIND_INT16: "SMALLINT", KIND_INT32: "INT", KIND_INT64: "BIGINT"}
+_NUMBERS = (*_WHOLE, KIND_FLOAT, KIND_DOUBLE, KIND_DECIMAL_COMPACT, KIND_DECIMAL)
 _KINDS = {
     SUM: _NUMBERS,
     PRODUCT: _NUMBERS,
@@ -159,12 +170,14 @@ _KINDS = {
 cdef class Aggregates:
     """The functions of a table's columns. `columns` has for each (name, function or None, delimiter, precision, scale).
 
-    None keeps the old value. `must_succeed`: a sum that does not fit is null instead of an error, and bytes that are no
-    bitmap lose against a bitmap, because the write is decided (a transaction). Raises `UnsupportedOperation` if a column
+    None keeps the old value. `row_name` is called with a key and returns what its row is called in messages.
+    `must_succeed`: a decimal sum that does not fit is null instead of an error, whole numbers wrap around, and bytes that
+    are no bitmap lose against a bitmap, because the write is decided (a transaction). `wraps`: whole numbers that do not
+    fit keep their lowest bits. Raises `UnsupportedOperation` if a column
     has bitmaps and pyroaring is not installed.
     """
 
-    def __cinit__(self, RowLayout layout, columns, bint must_succeed):
+    def __cinit__(self, RowLayout layout, columns, row_name, bint must_succeed, bint wraps):
         cdef int child = 1
         cdef int i
         cdef Field* field
@@ -172,6 +185,8 @@ cdef class Aggregates:
         self.count = layout.field_count
         self.row_format = layout.format
         self.must_succeed = must_succeed
+        self.wraps = wraps or must_succeed
+        self.row_name = row_name
         self.names = tuple(name for name, *_ in columns)
         self.owners = []
         if len(self.names) != self.count:
@@ -227,7 +242,7 @@ cdef class Aggregates:
                     return failure
         return 0
 
-    cdef int unite_all(self, const Span* old, Span* new) except -1:
+    cdef int unite_all(self, const Span* old, Span* new, object key) except -1:
         """The rest of `merge`: bitmaps."""
         cdef int i
         for i in range(self.count):
@@ -236,32 +251,39 @@ cdef class Aggregates:
             if new[i].size < 0:
                 new[i] = old[i]
             else:
-                self.unite(i, &old[i], &new[i])
+                self.unite(i, &old[i], &new[i], key)
         return 0
 
-    cdef int refuse(self, int failure) except -1:
-        """Raise the error of a `merge` that failed."""
+    cdef int refuse(self, int failure, object key) except -1:
+        """Raise the error of a `merge` that failed for the row of `key`."""
         cdef Field* field = &self.fields[self.failed]
-        name = self.names[self.failed]
         if failure == NO_MEMORY:
             raise MemoryError()
         if failure == DECIMAL_BYTES:
             raise CorruptData(
                 f"a decimal of a row does not have 1 to {DECIMAL_BYTES_MAX} bytes", ErrorCode.CORRUPT_RECORD_EXCEPTION
             )
+        place = f"{self.row_name(key)}, column '{self.names[self.failed]}'"
+        result = "sum" if field.function == SUM else "product"
+        if failure == WHOLE_OVERFLOW:
+            raise InvalidRequest(
+                f"{place}: a {result} does not fit into {_WHOLE[field.kind]}; use a wider type, or set the table option "
+                f"'{INTEGER_OVERFLOW}' to 'wrap', which keeps the lowest bits as a Fluss cluster does",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
         if failure == SUM_OVERFLOW:
             raise InvalidRequest(
-                f"column '{name}': a sum does not fit into DECIMAL({field.precision}, {field.scale})",
+                f"{place}: a sum does not fit into DECIMAL({field.precision}, {field.scale})",
                 ErrorCode.INVALID_TABLE_EXCEPTION,  # a Fluss cluster answers UNKNOWN_SERVER_ERROR
             )
         if failure == NOT_NULL_OVERFLOW:
             raise InvalidRequest(
-                f"column '{name}': a {'sum' if field.function == SUM else 'product'} does not fit into "
+                f"{place}: a {result} does not fit into "
                 f"DECIMAL({field.precision}, {field.scale}), and the column is NOT NULL",
                 ErrorCode.INVALID_TARGET_COLUMN,
             )
         raise InvalidRequest(
-            f"column '{name}': the joined text would have more than {VALUE_BYTES_MAX} bytes, which no row can hold",
+            f"{place}: the joined text would have more than {VALUE_BYTES_MAX} bytes, which no row can hold",
             ErrorCode.INVALID_TABLE_EXCEPTION,
         )
 
@@ -292,7 +314,6 @@ cdef class Aggregates:
         cdef Field* field = &self.fields[position]
         cdef int kind = field.kind
         cdef bint adds = field.function == SUM
-        cdef uint64_t a, b
         cdef float f, g
         cdef double d, e
         if kind == KIND_DECIMAL or kind == KIND_DECIMAL_COMPACT:
@@ -310,9 +331,19 @@ cdef class Aggregates:
             memcpy(field.result, &d, 8)
             new.data = field.result
         else:
-            a = <uint64_t> load_integer(kind, self.row_format, old)
-            b = <uint64_t> load_integer(kind, self.row_format, new)
-            store_integer(kind, self.row_format, <int64_t> (a + b if adds else a * b), field.result, new)
+            return self.whole(position, old, new)
+        return 0
+
+    cdef int whole(self, int position, const Span* old, Span* new) noexcept nogil:
+        cdef Field* field = &self.fields[position]
+        cdef int kind = field.kind
+        cdef int bits = 8 if kind == KIND_INT8 else 16 if kind == KIND_INT16 else 32 if kind == KIND_INT32 else 64
+        cdef int64_t a = load_integer(kind, self.row_format, old)
+        cdef int64_t b = load_integer(kind, self.row_format, new)
+        cdef int64_t result
+        if fb_whole(a, b, field.function == PRODUCT, bits, &result) < 0 and not self.wraps:
+            return WHOLE_OVERFLOW
+        store_integer(kind, self.row_format, result, field.result, new)
         return 0
 
     cdef int decimal(self, int position, const Span* old, Span* new) noexcept nogil:
@@ -379,7 +410,7 @@ cdef class Aggregates:
         memcpy(p + old_size + field.delimiter_size, after, new_size)
         return 0
 
-    cdef int unite(self, int position, const Span* old, Span* new) except -1:
+    cdef int unite(self, int position, const Span* old, Span* new, object key) except -1:
         """The union of two bitmaps in the portable format of Roaring bitmaps."""
         cdef Field* field = &self.fields[position]
         cdef int32_t size
@@ -396,7 +427,7 @@ cdef class Aggregates:
         except (ValueError, IndexError) as e:
             if not self.must_succeed:
                 raise InvalidRequest(
-                    f"column '{self.names[position]}': {which} is not a bitmap of the portable Roaring format ({e}); "
+                    f"{self.row_name(key)}, column '{self.names[position]}': {which} is not a bitmap of the portable Roaring format ({e}); "
                     "merge_mode='overwrite' replaces a value",
                     ErrorCode.INVALID_TABLE_EXCEPTION,  # a Fluss cluster answers UNKNOWN_SERVER_ERROR
                 ) from e

@@ -59,5 +59,5 @@ cdef class MergePlan:
     ) noexcept nogil
     cdef int clear(self, const uint8_t* old, Py_ssize_t old_size) noexcept nogil
     cdef void set_id(self, int64_t next_id) noexcept nogil
-    cdef int refuse(self, int outcome) except -1
-    cdef bytes built_value(self)
+    cdef int refuse(self, int outcome, object key) except -1
+    cdef bytes built_value(self, object key)

@@ -285,8 +285,8 @@ cdef class MergePlan:
             child = self.layout.nodes[child].end
         memcpy(body, run, run_size)
 
-    cdef int refuse(self, int outcome) except -1:
-        """Raise the error for a put that `decide` has refused."""
+    cdef int refuse(self, int outcome, object key) except -1:
+        """Raise the error for a put into the row of `key` that `decide` has refused."""
         if outcome == MALFORMED:
             raise CorruptData("a row does not match the table's schema", ErrorCode.CORRUPT_RECORD_EXCEPTION)
         if outcome == DELETES_DISABLED:
@@ -300,13 +300,13 @@ cdef class MergePlan:
                 "put fewer rows at a time",
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )
-        return self.aggregates.refuse(outcome)
+        return self.aggregates.refuse(outcome, key)
 
-    cdef bytes built_value(self):
+    cdef bytes built_value(self, object key):
         """The stored value of the row that `decide` has put together."""
         cdef int64_t size = self.built_bytes()
         if size > BUILT_BYTES_MAX:
-            self.refuse(TOO_LARGE)
+            self.refuse(TOO_LARGE, key)
         cdef bytes value = PyBytes_FromStringAndSize(NULL, PREFIX + size)
         cdef uint8_t* out = <uint8_t*> PyBytes_AS_STRING(value)
         store_prefix(out, self.schema_id, size)
@@ -352,7 +352,7 @@ cdef class MergePlan:
             if outcome == KEEPS:
                 continue
             if outcome > 0:
-                self.refuse(outcome)
+                self.refuse(outcome, key)
             if outcome == REMOVES:
                 new = None
                 change_types.append(DELETE)
@@ -362,11 +362,11 @@ cdef class MergePlan:
                     new = pack_value(self.schema_id, rows.data[i], rows.sizes[i])
                 else:
                     if old is not None and rows.sizes[i] >= 0 and self.needs_python:
-                        self.aggregates.unite_all(self.old_spans, self.new_spans)
-                    new = self.built_value()
+                        self.aggregates.unite_all(self.old_spans, self.new_spans, key)
+                    new = self.built_value(key)
                     built += PyBytes_GET_SIZE(new)
                     if built > BUILT_BYTES_MAX:
-                        self.refuse(TOO_LARGE)
+                        self.refuse(TOO_LARGE, key)
                 if old is None and self.reads:
                     change_types.append(INSERT)
                     added += 1

@@ -15,7 +15,8 @@ is not trusted after the next close.
 Layout of a `kv-<bucket>` folder (docs/format/value_batch.md): `db/` the engine's files; `trust` says "clean" with the
 listing of their checksums (`kv.file_checksums`), or "in use" with the witnesses; `checkpoint-<20-digit offset>/`
 durable copies, of which the newest is kept, each with its listing in `checksums`. A copy is written under a temporary
-name and renamed when it is complete.
+name and renamed when it is complete. It has the suffix `-clean` if there is one of the same offset already, from before
+the engine was cleaned.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _TRUST_FILE = "trust"
 _CLEAN = "clean\n"
 _IN_USE = "in use\n"
 _CHECKPOINT_PREFIX = "checkpoint-"
+_OFFSET_DIGITS = 20
+_CLEAN_SUFFIX = "-clean"
 _CHECKSUMS_FILE = "checksums"
 _COPY_CHUNK_BYTES = 4 << 20
 
@@ -228,15 +231,20 @@ class KvFolder:
                 copy.close()
                 reader.close()
 
-    def write_checkpoint(self, engine: KvEngine, sync_log: Callable[[], object] = lambda: None) -> int:
+    def write_checkpoint(
+        self, engine: KvEngine, sync_log: Callable[[], object] = lambda: None, *, replaces: bool = False
+    ) -> int:
         """Write a durable copy of the engine's rows; return the changelog offset that it contains (exclusive).
 
         `sync_log` makes the changelog durable. It is called before the copy becomes valid: a copy with changes that the
-        log loses in a power failure would not be a state of that log.
+        log loses in a power failure would not be a state of that log. `replaces`: the engine was cleaned, so a copy as
+        of the same offset is written again.
         """
         offset = engine.state.applied_offset
-        final = names.join(self._path, f"{_CHECKPOINT_PREFIX}{offset:020d}")
-        if self._fs.exists(final):
+        final = names.join(self._path, f"{_CHECKPOINT_PREFIX}{offset:0{_OFFSET_DIGITS}d}")
+        if self._fs.exists(final) and replaces:
+            final += _CLEAN_SUFFIX  # beside the other one, which is valid until this one is
+        if self._fs.exists(final) or self._fs.exists(final + _CLEAN_SUFFIX):
             return offset
         temporary = final + names.TEMPORARY_SUFFIX
         try:
@@ -262,7 +270,7 @@ class KvFolder:
     def retained_offset(self) -> int:
         """Return the offset from which the changelog is needed if the engine's own files are lost."""
         folders = checkpoints(self._fs, self._path)
-        return int(folders[-1].removeprefix(_CHECKPOINT_PREFIX)) if folders else 0
+        return int(folders[-1].removeprefix(_CHECKPOINT_PREFIX)[:_OFFSET_DIGITS]) if folders else 0
 
     def _newest_checkpoint(self) -> str | None:
         folders = checkpoints(self._fs, self._path)

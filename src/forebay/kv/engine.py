@@ -223,6 +223,13 @@ class KvEngine(Protocol):
 
     def snapshot(self) -> KvSnapshot: ...
 
+    def clean(self) -> bool:
+        """Remove superseded and deleted rows from the engine's files; return whether there was anything to do.
+
+        LMDB does not: it reuses their pages.
+        """
+        ...
+
     def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
         """Write a complete copy into the new folder `directory`, durable when this returns.
 

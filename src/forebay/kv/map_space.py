@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forebay.base.errors import ErrorCode
+from forebay.base.quantity import format_bytes
 from forebay.fs.interface import DiskFull, storage_failure
 from forebay.fs.local import local_failure
 
@@ -108,8 +109,9 @@ class MapSpace:
 
     def _full(self, size: int, free: int) -> DiskFull:
         return DiskFull(
-            f"the disk of {self.path} has {free} bytes free, of which {self._reserve_bytes()} are reserved "
-            f"('server.data-disk.reserve'); a write that may need {size} bytes was refused. Free some space on it: "
+            f"the disk of {self.path} has {format_bytes(free)} free, of which "
+            f"{format_bytes(self._reserve_bytes())} are reserved ('server.data-disk.reserve'); a write that may need "
+            f"{format_bytes(size)} was refused. Free some space on it: "
             "writes continue then",
             ErrorCode.DISK_WRITE_LOCKED,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.codec.rows._layout import RowLayout
+from forebay.codec.rows.keys import primary_key_encoder
 from forebay.codec.rows.layout import row_layout
 from forebay.codec.rows.row_format import RowFormat
 from forebay.kv._aggregate import Aggregates
@@ -14,22 +15,30 @@ from forebay.metadata.merge_engines import (
     FIRST_ROW,
     VERSIONED,
     delimiter_of,
+    wraps_integers,
 )
 from forebay.metadata.table import AggregateFunction, TableInfo
 from forebay.metadata.types import TypeRoot
 
 _REFUSING = frozenset({"listagg", "string_agg", "rbm32", "rbm64"})
-"""Functions that refuse some values: joined texts may be too long, and bytes may be no bitmap. Sums and products of
-decimals may not fit."""
+"""Functions that refuse some values: joined texts may be too long, and bytes may be no bitmap."""
+_ARITHMETIC = frozenset({"sum", "product"})
+"""Functions whose results may not fit into a DECIMAL or a whole number."""
+_FLOATING = frozenset({TypeRoot.FLOAT, TypeRoot.DOUBLE})
 
 
 def merge_plan(
-    info: TableInfo, target_columns: tuple[int, ...], overwrite: bool = False, is_decided: bool = False
+    info: TableInfo,
+    target_columns: tuple[int, ...],
+    overwrite: bool = False,
+    is_decided: bool = False,
+    *,
+    must_succeed: bool | None = None,
 ) -> MergePlan:
     """Return the merge plan for puts to these columns. Raises `InvalidRequest` (INVALID_TARGET_COLUMN).
 
-    `overwrite`, `is_decided`: as in `PutRequest`. Raises `UnsupportedOperation` for a partial update where the merge
-    engine takes whole rows.
+    `overwrite`, `is_decided`: as in `PutRequest`. `must_succeed`: merges with other rows are not refused; by
+    default `is_decided`. Raises `UnsupportedOperation` for a partial update where the merge engine takes whole rows.
     """
     deletes = info.descriptor.delete_behavior
     if overwrite or (is_decided and deletes == "disable"):
@@ -59,7 +68,9 @@ def merge_plan(
         auto,
         engine,
         version,
-        None if engine != AGGREGATION else _aggregates(info, layout, targets, must_succeed=is_decided),
+        None
+        if engine != AGGREGATION
+        else _aggregates(info, layout, targets, must_succeed=is_decided if must_succeed is None else must_succeed),
     )
 
 
@@ -67,9 +78,12 @@ def may_refuse_merges(info: TableInfo) -> bool:
     """whether a valid put may be refused because of the rows that are there."""
     if info.descriptor.merge_engine != AGGREGATION:
         return False
+    wraps = wraps_integers(info.descriptor.custom_properties)
     functions = ((c.data_type.root, c.aggregate.name) for c in info.schema.columns if c.aggregate is not None)
     return any(
-        name in _REFUSING or (name in ("sum", "product") and root is TypeRoot.DECIMAL) for root, name in functions
+        name in _REFUSING
+        or (name in _ARITHMETIC and root not in _FLOATING and not (wraps and root is not TypeRoot.DECIMAL))
+        for root, name in functions
     )
 
 
@@ -85,7 +99,14 @@ def _aggregates(info: TableInfo, layout: RowLayout, targets: bytes | None, *, mu
         precision, scale = column.data_type.precision or 0, column.data_type.scale or 0
         digits = (precision, scale) if is_decimal else (0, 0)
         columns.append((column.name, name, delimiter_of(function).encode(), *digits))
-    return Aggregates(layout, columns, must_succeed)
+    keys = primary_key_encoder(info.descriptor)
+    return Aggregates(
+        layout,
+        columns,
+        lambda key: f"table {info.path}, key {keys.shown([key])}",
+        must_succeed,
+        wraps_integers(info.descriptor.custom_properties),
+    )
 
 
 def _target_mask(info: TableInfo, target_columns: tuple[int, ...], key_mask: bytes, auto: int) -> bytes | None:

@@ -105,7 +105,8 @@ class ChangelogCodec:
 
         Raises what a put raises: `CorruptData`, `InvalidRequest`, `NotFound`.
         """
-        plan = merge_plan(self.info, request.target_columns, request.overwrite)
+        # Whether the sum of these rows alone fits says nothing about their sums with the rows that are there then.
+        plan = merge_plan(self.info, request.target_columns, request.overwrite, must_succeed=True)
         header = kv_batch_header(request.records)
         if plan.takes_whole_rows and not self.changes_keys and self._has_plain_rows(request, header):
             return
@@ -308,8 +309,7 @@ class ChangelogCodec:
 
     def shown_keys(self, keys: Sequence[bytes]) -> str:
         """Some keys, for a message."""
-        rows = self._keys.decode(keys).to_pylist()
-        return " and ".join(", ".join(f"{name} = {value!r}" for name, value in row.items()) for row in rows)
+        return self._keys.shown(keys)
 
 
 ACKS_ALL = -1
@@ -504,6 +504,7 @@ class KvTablet:
         info = self._table.info
         if self._codec is None or self._codec.info is not info:
             self._codec = ChangelogCodec(info, self._table.schema_by_id)
+            self._plans.clear()  # options that were altered without the schema change them, too
         return self._codec
 
     def _merge_plan(self, info: TableInfo, request: PutRequest) -> MergePlan:

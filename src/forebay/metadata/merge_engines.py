@@ -22,6 +22,11 @@ DEFAULT_FUNCTION = "last_value_ignore_nulls"
 
 DEFAULT_DELIMITER = ","
 
+INTEGER_OVERFLOW = "forebay.integer-overflow"
+"""An option of Forebay, for live and lake tables: whether a sum or product of whole numbers that does not fit is an
+error (`error`, the default) or keeps its lowest bits (`wrap`), as in Apache Fluss and in Java Paimon before 2.0.
+"""
+
 _NUMERIC = frozenset(
     {
         TypeRoot.TINYINT,
@@ -147,6 +152,17 @@ def _check_function(schema: Schema, column: Column, function: AggregateFunction)
             )
         if not text:
             raise _invalid(f"column '{column.name}': the delimiter of '{function.name}' must not be empty")
+
+
+def wraps_integers(options: Mapping[str, str]) -> bool:
+    """Whether sums and products of whole numbers that do not fit keep their lowest bits.
+
+    Raises `InvalidRequest` (INVALID_CONFIG) for an option that is neither 'error' nor 'wrap'.
+    """
+    value = options.get(INTEGER_OVERFLOW, "error").strip().lower()
+    if value not in ("error", "wrap"):
+        raise _invalid(f"option '{INTEGER_OVERFLOW}' is 'error' or 'wrap', not '{value}'")
+    return value == "wrap"
 
 
 def delimiter_of(function: AggregateFunction) -> str:

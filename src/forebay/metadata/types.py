@@ -37,6 +37,8 @@ class TypeRoot(Enum):
     MAP = "MAP"
     ROW = "ROW"
 
+    __hash__ = object.__hash__  # members are unique objects; Enum's own hash is a call in Python
+
 
 NESTED_ROOTS = frozenset({TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW})
 
@@ -73,6 +75,9 @@ class DataType:
     key: DataType | None = None
     value: DataType | None = None
     fields: tuple[RowField, ...] = ()
+
+    def __hash__(self) -> int:  # types are often keys of caches; what is left out rarely decides
+        return hash((self.root, self.nullable, self.length, self.precision, self.scale, len(self.fields)))
 
     @property
     def is_nested(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from forebay.base.quantity import format_bytes
+
 OnStep = Callable[[str, int, int], None]
 """Called with the name of what is being checked, the amount done, and the total (0: unknown)."""
 
@@ -60,9 +62,14 @@ class Report:
 
     def summary(self) -> str:
         """The number of checked things, and the verdict, in words."""
-        checked = ", ".join(f"{number:,} {what}" for what, number in self.counts.items()) or "nothing"
+        checked = ", ".join(_counted(number, what) for what, number in self.counts.items()) or "nothing"
         faults, notes = len(self.faults), len(self.findings) - len(self.faults)
         totals = [
             f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in ((faults, "fault"), (notes, "note"))
         ]
         return f"checked {checked}: {', '.join(totals)}"
+
+
+def _counted(number: int, what: str) -> str:
+    kind = what.removeprefix("bytes of ")
+    return f"{number:,} {what}" if kind == what else f"{format_bytes(number)} of {kind}"

@@ -129,7 +129,7 @@ def test_memory_is_given_back_when_batches_end_and_one_that_is_too_large_goes_al
     first, second = put(accumulator, size=60), put(accumulator, B, size=40)
     assert (accumulator.used_bytes, accumulator.unfinished) == (100, 2)
     with pytest.raises(
-        LimitExceeded, match=r"no room for a batch of 1 bytes .* within 0.01 s: 100 bytes are not acknowledged yet"
+        LimitExceeded, match=r"no room for a batch of 1 B .* within 0.01 s: 100 B are not acknowledged yet"
     ):
         put(accumulator, size=1)
     accumulator.add(Batch(TARGET, A, bytearray(1), 1, WriteTracker()), wait=False)

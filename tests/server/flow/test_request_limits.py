@@ -21,7 +21,7 @@ def test_requests_and_answers_may_be_as_large_as_their_limits_and_no_larger() ->
     limits.check_answer_bytes(1000, "tables")
     with pytest.raises(LimitExceeded, match="names 11 buckets; one request may name 10") as items:
         limits.check_items(11, "buckets")
-    with pytest.raises(LimitExceeded, match=r"larger than 1000 bytes \(tables") as size:
+    with pytest.raises(LimitExceeded, match=r"larger than 1000 B \(tables") as size:
         limits.check_answer_bytes(1001, "tables")
     assert {items.value.code, size.value.code} == {ErrorCode.BUCKET_MAX_NUM_EXCEPTION}
 

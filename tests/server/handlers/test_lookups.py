@@ -188,5 +188,5 @@ def test_no_more_is_read_than_an_answer_may_hold_and_one_piece(monkeypatch: pyte
     assert reading.read(10_000) == 600
     assert reading.attempts == [200, 500]
     asyncio.run(reading.response_size.take(500))
-    with pytest.raises(LimitExceeded, match="larger than 500 bytes"):
+    with pytest.raises(LimitExceeded, match="larger than 500 B"):
         asyncio.run(reading.response_size.take(1))

@@ -91,13 +91,28 @@ def test_segments_go_when_their_newest_record_is_older_than_the_time_to_live(tmp
         assert server.bench.fetch(table, 1).error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
         assert not server.bench.fetch(table, 2).error_code
         clock.advance(10 * TTL_SECONDS)
-        assert server.expire() == 1, "the active segment stays however old it is"
-        assert server.start(table) == 3
-        assert server.bench.log_end(table) == 4
+        assert server.expire() == 2, "the active segment ends when it is old, and goes as others do"
+        assert (server.start(table), server.bench.log_end(table)) == (4, 4)
+        assert server.expire() == 0
     with retention(tmp_path, clock) as server:
-        assert server.start(table) == 3
+        assert (server.start(table), server.bench.log_end(table)) == (4, 4)
         server.append(table, 4)
         assert server.bench.log_end(table) == 5
+
+
+def test_a_segment_that_still_grows_ends_when_its_first_record_is_older_than_the_time_to_live(tmp_path, clock):
+    with retention(tmp_path, clock, log_segment_file__size="1mb") as server:
+        table = server.bench.create("t", LOG_COLUMNS, properties=TTL)
+        for number in range(5):
+            server.append(table, number)
+            clock.advance(TTL_SECONDS / 2)
+        assert server.expire() == 0, "its newest records are young"
+        server.append(table, 5)
+        clock.advance(TTL_SECONDS / 2)
+        assert (server.expire(), server.start(table)) == (0, 0)
+        clock.advance(TTL_SECONDS / 2)
+        assert (server.expire(), server.start(table)) == (1, 5)
+        assert server.bench.log_end(table) == 6
 
 
 def test_records_live_for_seven_days_unless_the_table_says_otherwise(tmp_path, clock):
@@ -107,18 +122,23 @@ def test_records_live_for_seven_days_unless_the_table_says_otherwise(tmp_path, c
         clock.advance(7 * 86_400)
         assert server.expire() == 0
         clock.advance(1)
-        assert server.expire() == 1
+        assert server.expire() == 2
 
 
 def test_expired_segments_of_an_unopened_bucket_are_deleted_as_well(tmp_path, clock):
     with retention(tmp_path, clock) as server:
-        long, short = (server.bench.create(name, LOG_COLUMNS, properties=TTL) for name in ("long", "short"))
+        names = ("long", "short", "young", "empty")
+        long, short, young, _ = (server.bench.create(name, LOG_COLUMNS, properties=TTL) for name in names)
         server.append(long, 0, 1, 2)
         server.append(short, 0)
-    clock.advance(2 * TTL_SECONDS)
+        clock.advance(2 * TTL_SECONDS)
+        server.append(young, 0, 1)
     with retention(tmp_path, clock) as server:
+        for expired in (4, 0):
+            assert server.expire() == expired
+            assert {replica.bucket.table_id for replica in server.context.replicas.replicas()} == {long, short}
+        clock.advance(2 * TTL_SECONDS)
         assert server.expire() == 2
-        assert [replica.bucket.table_id for replica in server.context.replicas.replicas()] == [long]
 
 
 def test_of_parked_buckets_only_those_are_opened_of_which_something_has_expired(tmp_path, clock, monkeypatch):
@@ -139,9 +159,9 @@ def test_of_parked_buckets_only_those_are_opened_of_which_something_has_expired(
         append(young, 0, 1, 2)
         append(short, 0)
         assert [replicas.parked(TableBucket(table, 0)) is not None for table in (old, young)] == [True, True]
-        assert server.expire() == 2
+        assert server.expire() == 3
         assert [replica.bucket.table_id for replica in replicas.replicas()] == [old]
-        assert [server.start(table) for table in (old, young, short)] == [2, 0, 0]
+        assert [server.start(table) for table in (old, young, short)] == [3, 0, 0]
 
 
 def test_the_changelog_of_a_primary_key_table_does_not_open_its_bucket_in_vain(tmp_path, clock):
@@ -272,9 +292,9 @@ def test_the_server_expires_records_automatically(tmp_path):
         server.append(table, 0, 1, 2)
         clock.advance(2 * TTL_SECONDS)
         for _ in range(6000):
-            if server.start(table) == 2:
+            if server.start(table) == 3:
                 break
-        assert server.start(table) == 2
+        assert server.start(table) == 3
 
 
 def test_the_offset_to_keep_is_where_a_segment_begins():

@@ -192,7 +192,7 @@ def test_of_a_parked_bucket_it_is_known_where_it_ends_and_when_its_first_segment
     first = bucket.log.segments()[0]
     parked = bucket.replica.park()
     assert (parked.log_start_offset, parked.end_offset, parked.kv_folder) == (0, 2 * len(written_ms), None)
-    assert parked.expirable_ms == (None if segments == 1 else first.last_timestamp_ms)
+    assert parked.expirable_ms == first.last_timestamp_ms
 
 
 def test_a_parked_bucket_with_records_that_readers_may_not_see_yet_has_no_known_end(bucket: Bucket) -> None:

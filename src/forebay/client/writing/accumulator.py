@@ -42,6 +42,7 @@ from forebay.api.results import WriteResult
 from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, OutcomeUnknown, Unavailable, check
+from forebay.base.quantity import format_bytes
 from forebay.base.retrying import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, backoff
 from forebay.client.counters import WriteCounters
 from forebay.metadata.table import TableBucket, TablePath
@@ -462,8 +463,8 @@ class Accumulator:
             counters.waited_seconds += self._clock.monotonic() - began
         if not is_freed:
             raise LimitExceeded(
-                f"no room for a batch of {batch.size} bytes for table {batch.target.path} within "
-                f"{self._wait_seconds:g} s: {self._used} bytes are not acknowledged yet. Write more slowly, or "
+                f"no room for a batch of {format_bytes(batch.size)} for table {batch.target.path} within "
+                f"{self._wait_seconds:g} s: {format_bytes(self._used)} are not acknowledged yet. Write more slowly, or "
                 "raise 'client.writer.buffer.memory-size' or 'client.writer.buffer.wait-timeout'",
                 ErrorCode.CLIENT_ERROR,
             )

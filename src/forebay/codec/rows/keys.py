@@ -70,6 +70,11 @@ class KeyEncoder:
         """The key columns of `keys`, which `encode` has made."""
         return self._decode(keys)
 
+    def shown(self, keys: Sequence[bytes]) -> str:
+        """Some keys as text, for a message."""
+        rows = self.decode(keys).to_pylist()
+        return " and ".join(", ".join(f"{name} = {value!r}" for name, value in row.items()) for row in rows)
+
     def match(self, rows: DecodedRows, keys: RowSlices) -> bool:
         """Whether `keys` are the keys of `rows`; False, too, if keys are not encoded as rows are."""
         return self.row_layout is not None and rows.encodes_to(self.row_layout, self.positions_in(rows.codec), keys)

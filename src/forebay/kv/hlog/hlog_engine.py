@@ -386,6 +386,38 @@ class HlogEngine:
             self._state = state
         self.remove_freed()
 
+    def clean(self) -> bool:
+        """Move all current rows to new segments, and remove those that also have superseded and deleted ones.
+
+        Returns whether there was anything to do. Groups of writes take turns with this. Files that open snapshots need
+        are removed when these are closed.
+        """
+        with self.writing:
+            self._require_open()
+            if self._log.visible == self._cleaned_end:
+                return False
+            position, size, _ = self._log.tail
+            self._begin_segment(position + size, _SEGMENT_BYTES_MIN)
+            self._move(0)
+        while self._log.start < position + size:
+            with self.writing:
+                self._require_open()
+                self._move(_SEGMENT_BYTES_MAX)
+                self._cleaned_end = self._log.visible
+            self.remove_freed()
+        return True
+
+    _cleaned_end = -1
+
+    def _move(self, walk: int) -> None:
+        """Move the current rows among the next `walk` bytes to the end, as a group. The caller holds `writing`."""
+        try:
+            self._log.compact(walk)
+            with self._visible:
+                self._log.commit(self._state.to_bytes())
+        finally:
+            self._log.rollback(0)
+
     def _make_room(self, record_bytes: int) -> None:
         """Allocate blocks for a record of `record_bytes` bytes at the end of the log, in a new segment if need be."""
         position, size, _ = self._log.tail
@@ -394,17 +426,21 @@ class HlogEngine:
             self._space.allocate(used + record_bytes, size)
             self._log.set_allocated(self._space.allocated)
             return
+        self._begin_segment(position + size, record_bytes)
+
+    def _begin_segment(self, position: int, record_bytes: int) -> None:
+        """Let the log go on in a new segment at `position`, with room for a record of `record_bytes` bytes."""
         whole = _SEGMENT_BYTES_MIN
         # Few maps for a process that has many buckets (vm.max_map_count), and no large part of a log to clear at once.
         while whole < record_bytes or (whole < _SEGMENT_BYTES_MAX and whole * 4 < self._log.end - self._log.start):
             whole *= 2
-        path = self._directory / _segment_name(position + size, whole)
+        path = self._directory / _segment_name(position, whole)
         space = MapSpace(path, self._kept_free)
         try:
             _new_file(path)
             space.begin(0, whole)
             space.allocate(record_bytes, whole)
-            _map(self._log, path, position + size, whole, space.allocated)
+            _map(self._log, path, position, whole, space.allocated)
         except OSError as e:
             raise storage_failure("write", str(path), e) from e
         self._space = space

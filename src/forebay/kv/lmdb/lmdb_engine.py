@@ -393,6 +393,9 @@ class LmdbEngine:
         except lmdb.Error as e:
             raise _failure(f"cannot enlarge the map of {self._directory} to {size} bytes", e) from e
 
+    def clean(self) -> bool:
+        return False
+
     def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
         """Write a compacted copy; `previous` is not used. Raises `StorageFailure`, and `DiskFull` in advance."""
         try:

@@ -24,7 +24,7 @@ from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_f
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CompactIncrement
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, FileSource, IndexFileMeta
-from forebay.paimon.format.schema import VALUE_KIND
+from forebay.paimon.format.schema import VALUE_KIND, DataField
 from forebay.paimon.io.closing import closed_after
 from forebay.paimon.merge.intervals import Section
 from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
@@ -67,21 +67,20 @@ class MergeTreeRewriter:
         vectors: BucketVectors | None = None,
         new_bucket: bool = False,
     ) -> None:
-        options, schema = table.options, table.schema
+        options = table.options
         self._table, self._partition, self._bucket = table, partition, bucket
-        self._spec: MergeSpec = merge_function(schema, table.paths.root)
         self._vectors = vectors or BucketVectors()
         self._names = table.paths.data_file_names()
         self._directory = table.paths.bucket_directory(partition, bucket)
-        self._fields = key_value_fields(schema)
+        self._spec, self._fields, self._reader, self._changelog_rules = table.once(
+            MergeTreeRewriter, lambda: _shared_parts(table)
+        )
         self._columns = [f.name for f in self._fields]
-        self._reader = DataFileReader(table.io, table.schemas.schema, self._fields)
         self._small = options.compaction_file_size(True)
         self._rewrite_all = options.compaction_force_rewrite_all_files
         self._producer = options.changelog_producer
         self._looks_up = options.needs_lookup and self._producer != FULL_COMPACTION
         self._tells = self._producer == FULL_COMPACTION or (self._producer == LOOKUP and not new_bucket)
-        self._changelog_rules = ChangelogRules.of(schema, options, self._spec)
         self._formats = options.file_format_per_level
 
     # -- one compaction -----------------------------------------------------------------------------------------------
@@ -110,6 +109,13 @@ class MergeTreeRewriter:
             path = self._table.paths.data_file(self._partition, self._bucket, f)
             deleted = self._vectors.positions.get(f.file_name)
             yield from (reader or self._reader).read(f, path, deleted, self._spec.part_bytes(runs))
+
+
+def _shared_parts(table: TableContext) -> tuple[MergeSpec, tuple[DataField, ...], DataFileReader, ChangelogRules]:
+    """What the compactions of all buckets of a table share."""
+    spec, fields = merge_function(table.schema, table.paths.root), key_value_fields(table.schema)
+    reader = DataFileReader(table.io, table.schemas.schema, fields)
+    return spec, fields, reader, ChangelogRules.of(table.schema, table.options, spec)
 
 
 class _Compaction:
@@ -248,7 +254,7 @@ class _Compaction:
         runs = [self._leveled(run, count) for run in section]
         rules = LevelRules(before_level=self._levels.top)
         if self._r._looks_up:
-            reader = self._range_reader(section)
+            reader = self._range_reader(section) if above else None
             older = [self._leveled(files, count, reader) for _, files in sorted(above.items(), reverse=True)]
             runs = [*older, *runs]
             rules = LevelRules(lowest_only=True, input_max=self._output)
@@ -295,7 +301,7 @@ class _Compaction:
         r = self._r
         source = FileSource.COMPACT
         level = self._output
-        settings = FileSettings.of(r._table.schema, r._table.options, level, source, changelog)
+        settings = FileSettings.of_table(r._table, level, source, changelog)
         writer = RollingWriter(r._table.io, r._directory, settings, r._names, clock=r._table.clock)
         self._writers.append(writer)
         return writer

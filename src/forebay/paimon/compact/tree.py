@@ -73,7 +73,7 @@ class TreeCompaction:
         """`files` are those of the bucket. `new_bucket`: they are not visible yet, so compaction causes no changes."""
         self._table, self._partition, self._bucket = table, partition, bucket
         self._vectors, self._new_bucket = vectors or BucketVectors(), new_bucket
-        self._policy = TreePolicy.of(table.options)
+        self._policy = table.once(TreePolicy, lambda: TreePolicy.of(table.options))
         self._levels = self._policy.levels(files)
 
     def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:

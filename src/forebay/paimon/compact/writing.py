@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forebay.paimon.compact.append import AppendCompaction
+from forebay.paimon.compact.rewrite import BucketVectors
 from forebay.paimon.compact.tree import TreeCompaction, TreePolicy
 from forebay.paimon.compact.vectors import bucket_vectors
 from forebay.paimon.format.file_meta import DataFileMeta, FileKind
@@ -35,8 +36,9 @@ class TableWriteCompaction:
             return AppendCompaction(self._table, partition, bucket, files)
         if new_bucket and not options.needs_lookup:
             return None
-        snapshot = None if new_bucket else self._table.snapshots.latest()
-        vectors = bucket_vectors(self._table, snapshot, partition, bucket)
+        vectors = BucketVectors()
+        if options.deletion_vectors_enabled and not new_bucket:
+            vectors = bucket_vectors(self._table, self._table.snapshots.latest(), partition, bucket)
         return TreeCompaction(self._table, partition, bucket, files, vectors, new_bucket)
 
     def full_is_due(self) -> bool:

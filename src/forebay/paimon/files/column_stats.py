@@ -18,7 +18,7 @@ from forebay.paimon.format.file_meta import SimpleStats
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.stats import ColumnStats, StatsMode, pack_stats, upper_bound
 
-_FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 _STAMPS = (TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
 _TICKS = (TypeRoot.DATE, TypeRoot.TIME, *_STAMPS)
 
@@ -43,7 +43,7 @@ def in_mode(stats: ColumnStats, mode: StatsMode) -> ColumnStats:
 def columns_with_nan(data: pa.Table | pa.RecordBatch, fields: Iterable[DataField]) -> set[str]:
     """The names of the floating-point columns of `data` that contain NaN."""
     return {
-        f.name for f in fields if f.type.root in _FLOATS and pc.any(pc.is_nan(data.column(f.name)), min_count=0).as_py()
+        f.name for f in fields if f.type.root in FLOATS and pc.any(pc.is_nan(data.column(f.name)), min_count=0).as_py()
     }
 
 
@@ -96,7 +96,7 @@ def _merged(parts: Sequence[Any], t: DataType) -> ColumnStats:
     if t.root in _TICKS:
         return ColumnStats(min(p.min_raw for p in valued), max(p.max_raw for p in valued), nulls)
     low, high = min(p.min for p in valued), max(p.max for p in valued)
-    if t.root in _FLOATS:  # the sign of a zero is unknown
+    if t.root in FLOATS:  # the sign of a zero is unknown
         low, high = -0.0 if low == 0 else low, 0.0 if high == 0 else high
     return ColumnStats(low, high, nulls)
 

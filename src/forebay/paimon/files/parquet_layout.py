@@ -87,22 +87,23 @@ def compression_arguments(name: str, zstd_level: int) -> dict[str, Any]:
 def open_writer(
     sink: Any,
     schema: pa.Schema,
-    fields: Sequence[DataField],
+    has_int96: bool,
     compression: str,
     zstd_level: int,
     footers: list[Any],
     dictionaries: Sequence[str],
 ) -> pq.ParquetWriter:
-    """A Parquet writer of columns `fields` to `sink`; when closed, it appends the file's metadata to `footers`.
+    """A Parquet writer of a table's columns to `sink`; when closed, it appends the file's metadata to `footers`.
 
-    `dictionaries` are the paths of the Parquet columns for which dictionaries are tried.
+    `has_int96`: timestamps are INT96. `dictionaries` are the paths of the Parquet columns for which dictionaries are
+    tried.
     """
     return pq.ParquetWriter(
         sink,
         schema,
         **compression_arguments(compression, zstd_level),
         use_dictionary=list(dictionaries),
-        use_deprecated_int96_timestamps=has_nanoseconds([f.type for f in fields]),
+        use_deprecated_int96_timestamps=has_int96,
         store_decimal_as_integer=True,
         store_schema=False,
         metadata_collector=footers,

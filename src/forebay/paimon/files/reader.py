@@ -188,13 +188,14 @@ class DataFileReader:
     def _parquet(self, file: DataFileMeta, path: str, sources: Sequence[_Source], part_bytes: int) -> Generator[_Part]:
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(_fast(self._io.open_input(path)))
+            # Local files are not fetched ahead: the fetched bytes would stay in memory as long as the rows.
             try:
-                footer = pq.read_metadata(source)
+                parquet = pq.ParquetFile(source, pre_buffer=not isinstance(source, pa.OSFile))
             except pa.ArrowInvalid as e:
                 raise CorruptData(f"data file {path} is no Parquet file: {e}") from e
-            present = set(footer.schema.to_arrow_schema().names)
+            present = set(parquet.schema_arrow.names)
             columns = [path for f in _stored_fields(sources, present) for path in _leaves(f.name, f.type)]
-            parquet = _opened(source, footer, columns, part_bytes)
+            parquet = _fetching_parts(source, parquet, columns, part_bytes)
             groups = self._row_groups(source, parquet, file, columns, sources, part_bytes, opened)
             yield from _with_all_keys(groups, sources)
 
@@ -273,15 +274,13 @@ def _fast(source: Any) -> Any:
     return source
 
 
-def _opened(source: Any, footer: pq.FileMetaData, columns: list[str], part_bytes: int) -> pq.ParquetFile:
-    """A file that fetches whole row groups if they fit into `part_bytes`, and otherwise a part of each column.
-
-    Local files are not fetched ahead: the fetched bytes would stay in memory as long as the rows.
-    """
+def _fetching_parts(source: Any, parquet: pq.ParquetFile, columns: list[str], part_bytes: int) -> pq.ParquetFile:
+    """`parquet` itself, or, if its row groups do not fit into `part_bytes`, the file fetching a part of each column."""
+    footer = parquet.metadata
     groups = (footer.row_group(i) for i in range(footer.num_row_groups))
     largest = max(groups, key=lambda group: group.total_byte_size, default=None)
     if largest is None or _memory(largest, set(columns)) <= part_bytes:
-        return pq.ParquetFile(source, metadata=footer, pre_buffer=not isinstance(source, pa.OSFile))
+        return parquet
     share = part_bytes // (4 * max(1, len(columns)))
     fetched = min(FETCH_BYTES_MAX, max(FETCH_BYTES_MIN, share))
     return pq.ParquetFile(source, metadata=footer, pre_buffer=False, buffer_size=fetched)

@@ -11,18 +11,25 @@ import contextlib
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
 from forebay.codec.arrow.empty_offsets import with_offsets
 from forebay.codec.arrow.parquet_dictionaries import worth_a_dictionary
-from forebay.codec.arrow.small_arrays import int8_array
 from forebay.metadata.types import bigint, tinyint
-from forebay.paimon.files.column_stats import columns_with_nan, dense_stats, footer_ranges, in_mode, stamp_ranges
+from forebay.paimon.files.column_stats import (
+    FLOATS,
+    columns_with_nan,
+    dense_stats,
+    footer_ranges,
+    in_mode,
+    stamp_ranges,
+)
 from forebay.paimon.files.parquet_layout import has_nanoseconds, open_writer, parquet_schema
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_ROW, EMPTY_STATS, DataFileMeta, FileSource
@@ -38,6 +45,7 @@ from forebay.paimon.format.schema import (
 from forebay.paimon.format.stats import ColumnStats, StatsMode, pack_stats, parse_mode
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.paths import DataFileNames
 
 BLOCK_SIZE_DEFAULT = 32 << 20
@@ -48,9 +56,9 @@ KEYED_GROUP_ROWS = 1 << 16
 DICTIONARY_OPTION = "parquet.enable.dictionary"
 """If false, no column gets a dictionary. With the suffix `#column`: this column gets none."""
 
+_OFFSET_MS = 15 * 60 * 1000
 _ROWS_MIN = 1024
 """The minimum number of rows for a separate row group."""
-_DELETES = int8_array(1, 3)
 
 
 def key_value_fields(schema: TableSchema, thin: bool = False) -> tuple[DataField, ...]:
@@ -80,6 +88,29 @@ class FileSettings:
     source: FileSource
     without_dictionaries: frozenset[str] | None
     """Columns with plain encoding; None: all."""
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        return parquet_schema(self.fields)
+
+    @cached_property
+    def has_int96(self) -> bool:
+        """Whether the files have timestamps of more than six digits."""
+        return has_nanoseconds(f.type for f in self.fields)
+
+    @cached_property
+    def floats(self) -> tuple[DataField, ...]:
+        """The columns that may contain NaN."""
+        return tuple(f for f in self.schema.fields if f.type.root in FLOATS)
+
+    @classmethod
+    def of_table(
+        cls, table: TableContext, level: int = 0, source: FileSource = FileSource.APPEND, changelog: bool = False
+    ) -> FileSettings:
+        """The settings of data files (or `changelog` files) at `level` of a table, created once."""
+        return table.once(
+            (cls, level, source, changelog), lambda: cls.of(table.schema, table.options, level, source, changelog)
+        )
 
     @classmethod
     def of(
@@ -168,7 +199,7 @@ class RollingWriter:
         self._io = io
         self._directory = directory
         self._settings = settings
-        self._schema = parquet_schema(settings.fields)
+        self._schema = settings.arrow_schema
         self._group_rows = KEYED_GROUP_ROWS if settings.schema.has_primary_key else settings.target_rows
         self._clock = clock
         self._names = names
@@ -275,8 +306,14 @@ class RollingWriter:
 def local_millis(clock: Clock) -> int:
     """Local wall-clock time as if it were UTC, like Java's `LocalDateTime.now()` in a file's metadata."""
     now = clock.now_ms()
-    offset = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).astimezone().utcoffset()
-    return now + int((offset or datetime.timedelta()).total_seconds() * 1000)
+    return now + _offset_ms(now // _OFFSET_MS)
+
+
+@lru_cache(maxsize=16)
+def _offset_ms(quarter: int) -> int:
+    """The offset of the local time zone in a quarter of an hour, in which it does not change."""
+    offset = datetime.datetime.fromtimestamp(quarter * _OFFSET_MS / 1000, datetime.UTC).astimezone().utcoffset()
+    return int((offset or datetime.timedelta()).total_seconds() * 1000)
 
 
 @dataclass
@@ -295,10 +332,10 @@ class _Keys:
         if self.first is None:
             self.first = ends.slice(0, 1)
         self.last = ends.slice(1, 1)
-        self.deletes += pc.sum(pc.is_in(table[VALUE_KIND], value_set=_DELETES)).as_py() or 0
-        bounds = pc.min_max(table[SEQUENCE_NUMBER])
-        self.least = min(self.least, bounds["min"].as_py())
-        self.greatest = max(self.greatest, bounds["max"].as_py())
+        self.deletes += int(np.count_nonzero(table[VALUE_KIND].to_numpy() & 1))
+        numbers = table[SEQUENCE_NUMBER].to_numpy()
+        self.least = min(self.least, int(numbers.min()))
+        self.greatest = max(self.greatest, int(numbers.max()))
 
 
 class _OpenFile:
@@ -319,28 +356,26 @@ class _OpenFile:
         self._writer = open_writer(
             self._sink,
             schema,
-            settings.fields,
+            settings.has_int96,
             settings.compression,
             settings.zstd_level,
             self._footers,
             [] if settings.without_dictionaries is None else worth_a_dictionary(first, settings.without_dictionaries),
         )
         self._nan: set[str] = set()
-        self._int96 = has_nanoseconds(f.type for f in settings.fields)
         self._stamps: dict[str, ColumnStats] = {}
         self._keys = _Keys(settings.schema.trimmed_primary_keys)
         self.rows = 0
         self.arrow_bytes = 0
-
-    @property
-    def size(self) -> int:
-        return int(self._sink.tell())
+        self.size = 0
+        """The bytes that are written, up to the last row group."""
 
     def write(self, table: pa.Table) -> None:
         labelled = table if table.schema == self._schema else _labelled(table, self._schema)
         self._writer.write_table(labelled, row_group_size=table.num_rows)
-        self._nan |= columns_with_nan(table, self._settings.schema.fields)
-        if self._int96:
+        self.size = self._output.tell()  # the sink keeps nothing back
+        self._nan |= columns_with_nan(table, self._settings.floats)
+        if self._settings.has_int96:
             self._stamps = stamp_ranges(table, self._settings.schema.fields, self._stamps)
         if self._settings.schema.has_primary_key:
             self._keys.see(table)
@@ -364,7 +399,7 @@ class _OpenFile:
     def finish(self, next_sequence: int, created: int) -> DataFileMeta:
         self._writer.close()
         self._sink.flush()
-        size = self.size
+        size = self._output.tell()
         self._output.close()
         s = self._settings
         columns = s.schema.fields

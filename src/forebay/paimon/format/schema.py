@@ -35,6 +35,9 @@ class DataField:
     description: str | None = None
     default: str | None = None
 
+    def __hash__(self) -> int:  # columns are often keys of caches
+        return hash((self.id, self.name))
+
 
 @dataclass(frozen=True)
 class TableSchema:

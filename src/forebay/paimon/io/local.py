@@ -32,12 +32,15 @@ TEMPORARY_SUFFIX = ".tmp"
 
 _PARENT_ATTEMPTS_MAX = 3
 
+_BUFFER_BYTES = 1 << 16
+"""What an open file collects before it is written; a larger buffer would be mapped and unmapped for each file."""
+
 
 class _Output(io.BufferedWriter):
     """A hidden file that is renamed to its target when closed, and deleted if the `with` block fails."""
 
     def __init__(self, owner: LocalFileIO, temporary: str, target: str) -> None:
-        super().__init__(io.FileIO(temporary, "xb"), 1 << 20)
+        super().__init__(io.FileIO(temporary, "xb"), _BUFFER_BYTES)
         self._owner, self._temporary, self._target = owner, temporary, target
         self._state = "open"
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
+from forebay.metadata.merge_engines import INTEGER_OVERFLOW
 from forebay.paimon.merge._fold import fold_floats, fold_integers, fold_pick, fold_wide
-from forebay.paimon.merge.functions import INTEGER_OVERFLOW, RETRACTING, Aggregator
+from forebay.paimon.merge.functions import RETRACTING, Aggregator
 from forebay.paimon.merge.order import decimal_words, fixed_values, sort_key, validity
 
 SKIP, ADD, ADD_OLDER, RETRACT, SET, CLEAR, SET_RETRACT = range(7)

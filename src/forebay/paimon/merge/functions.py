@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option, boolean, names
+from forebay.metadata.merge_engines import wraps_integers
 from forebay.metadata.types import NESTED_ROOTS, DataType, TypeRoot
 from forebay.paimon.format.schema import DataField
 
@@ -32,12 +33,6 @@ _ANY_TYPE = frozenset({"last_value", "last_non_null_value", "first_value", "firs
 _NOT_BUILT = frozenset(
     {"hll_sketch", "theta_sketch", "rbm32", "rbm64", "merge_map_with_keytime", "nested_partial_update"}
 )
-
-INTEGER_OVERFLOW = "forebay.integer-overflow"
-"""An option of Forebay: whether integer overflow of a sum or product is an error (`error`) or wraps (`wrap`).
-
-`wrap` is the behaviour of Java Paimon before 2.0.
-"""
 
 _COUNT_LIMIT_DEFAULT = (1 << 31) - 1
 
@@ -91,18 +86,11 @@ def column_aggregator(column: DataField, function: str, options: Mapping[str, st
         nested_sequence=names(options.get(prefix + "nested-sequence-field", "")),
         null_keys=options.get(prefix + "nested-key-null-strategy", "merge").lower(),
         count_limit=_integer(options, prefix + "count-limit"),
-        wraps=_wraps(options),
+        wraps=wraps_integers(options),
     )
     if name == "nested_update":
         _check_nested(aggregator, prefix + "nested-key-null-strategy" in options)
     return aggregator
-
-
-def _wraps(options: Mapping[str, str]) -> bool:
-    value = options.get(INTEGER_OVERFLOW, "error").strip().lower()
-    if value not in ("error", "wrap"):
-        raise InvalidRequest(f"option '{INTEGER_OVERFLOW}' is 'error' or 'wrap', not '{value}'")
-    return value == "wrap"
 
 
 def _integer(options: Mapping[str, str], key: str) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.paimon.format.file_meta import DataFileMeta
@@ -19,6 +19,8 @@ from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.store.tags import TagManager
+
+_T = TypeVar("_T")
 
 _SHARED = ("snapshots", "manifests", "tags")
 
@@ -61,6 +63,20 @@ class TableContext:
     @cached_property
     def options(self) -> CoreOptions:
         return CoreOptions(self.schema.options)
+
+    @cached_property
+    def _made(self) -> dict[Hashable, Any]:
+        return {}
+
+    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What `make` returns, which is called once for each `key`: a value that follows from schema and options.
+
+        Writers of thousands of buckets share such values.
+        """
+        made: _T | None = self._made.get(key)
+        if made is None:
+            made = self._made[key] = make()
+        return made
 
     @property
     def store_options(self) -> Mapping[str, str]:

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.files.writer import KEYED_GROUP_ROWS, FileSettings, RollingWriter, key_value_fields
-from forebay.paimon.format.arrow import arrow_field
+from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.commit_message import DataIncrement
-from forebay.paimon.format.file_meta import FileSource
 from forebay.paimon.format.schema import KEY_PREFIX
 from forebay.paimon.merge.buffers import sort_and_merge_buffer, sort_buffer
 from forebay.paimon.merge.spec import MergeSpec
@@ -49,7 +48,7 @@ class AppendWriter:
 
     def __init__(self, table: TableContext, directory: str, names: DataFileNames, next_sequence: int) -> None:
         self._table, self._directory, self._names = table, directory, names
-        self._settings = FileSettings.of(table.schema, table.options)
+        self._settings = FileSettings.of_table(table)
         self._next_sequence = next_sequence
         self._files = self._new_files()
 
@@ -98,11 +97,11 @@ class KeyValueWriter:
     ) -> None:
         """Rows are numbered from `next_sequence`, in steps of `step`."""
         self._table, self._directory, self._names = table, directory, names
-        self._settings = FileSettings.of(table.schema, table.options, 0, FileSource.APPEND)
+        self._settings = FileSettings.of_table(table)
         self._changelog_settings: FileSettings | None = None
         if table.options.changelog_producer == "input":
-            self._changelog_settings = FileSettings.of(table.schema, table.options, 0, changelog=True)
-        self._schema = pa.schema([arrow_field(f) for f in key_value_fields(table.schema)])
+            self._changelog_settings = FileSettings.of_table(table, changelog=True)
+        self._schema = table.once(KeyValueWriter, lambda: arrow_schema(key_value_fields(table.schema)))
         self._keys = tuple(name.removeprefix(KEY_PREFIX) for name in spec.key_columns)
         # Key columns are copies of value columns. They are added last, so that nothing is sorted twice.
         self._buffer_spec = replace(spec, key_columns=self._keys)

@@ -7,6 +7,7 @@ table, or removing expired log segments, therefore works on a disk that clients 
 from __future__ import annotations
 
 from forebay.base.errors import ErrorCode
+from forebay.base.quantity import format_bytes
 from forebay.base.thread_rules import any_thread
 from forebay.fs.interface import RESERVE_BYTES, DiskFull, FileSystem
 
@@ -62,8 +63,9 @@ class DiskReserve:
         self._unmeasured_calls = _UNMEASURED_CALLS
         if free - size < reserve:
             raise DiskFull(
-                f"the disk of {self._path} has {free} bytes free, of which {reserve} are reserved "
-                "('server.data-disk.reserve', 'server.data-disk.write-limit-ratio'); "
-                f"{size} bytes were not written. Free some space on it; writes go on then",
+                f"the disk of {self._path} has {format_bytes(free)} free, of which "
+                f"{format_bytes(reserve)} are reserved ('server.data-disk.reserve', "
+                f"'server.data-disk.write-limit-ratio'); {format_bytes(size)} were not written. "
+                "Free some space on it; writes go on then",
                 ErrorCode.DISK_WRITE_LOCKED,
             )

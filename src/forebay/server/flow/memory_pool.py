@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forebay.base.errors import ErrorCode, Unavailable
+from forebay.base.quantity import format_bytes
 from forebay.base.thread_rules import loop_only
 
 _LOGGER = logging.getLogger(__name__)
@@ -222,8 +223,8 @@ class MemoryPool:
         held, victim = max(holding, key=lambda each: each[0] * (_STILL if each[1].stands_still(self) else 1))
         victim.give_back(
             self,
-            f"the server has {self.limit} bytes for {self.name} of all connections, and they are used up; this "
-            f"connection held {held} of them (server.connections.memory, docs/server.md)",
+            f"the server has {format_bytes(self.limit)} for {self.name} of all connections, and they are used up; this "
+            f"connection held {format_bytes(held)} of them (server.connections.memory, docs/server.md)",
         )
         return True
 

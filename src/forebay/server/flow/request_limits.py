@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, LimitExceeded
+from forebay.base.quantity import format_bytes
 from forebay.base.thread_rules import loop_only
 
 T = TypeVar("T")
@@ -126,8 +127,8 @@ class RequestLimits:
         """Raise `LimitExceeded` if a response becomes too large."""
         if size > self.answer_bytes_max:
             raise LimitExceeded(
-                f"the answer is larger than {self.answer_bytes_max} bytes ({what}; server.request.max-answer-size): "
-                "ask for fewer at a time",
+                f"the answer is larger than {format_bytes(self.answer_bytes_max)} ({what}; "
+                "server.request.max-answer-size): ask for fewer at a time",
                 ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
             )
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
+from forebay.base.quantity import format_bytes
 from forebay.codec.kv.kv_batch import encode_kv_batch
 from forebay.codec.kv.value_batch import encode_value_batch
 from forebay.codec.rows.row_codec import row_codec
@@ -277,7 +278,7 @@ async def limit_scan(context: ServerContext, call: ServerCall) -> Answer:
         if size > bytes_max and (len(values) > 1 or (has_kv and request.limit > 1)):
             what = f"the {'first' if has_kv else 'last'} {request.limit} {'rows' if has_kv else 'records'} of {bucket}"
             raise LimitExceeded(
-                f"{what} are more than {bytes_max} bytes (server.request.max-answer-size): ask for fewer, or "
+                f"{what} are more than {format_bytes(bytes_max)} (server.request.max-answer-size): ask for fewer, or "
                 f"{'scan the table' if has_kv else 'read the log'}",
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )

@@ -1,7 +1,8 @@
 """Log retention: which segments have expired (`table.log.ttl`) and may be deleted.
 
-A segment is deleted as a whole when its newest record is older than the table's time to live; the active one never is.
-An expired segment is kept while it is needed by:
+A segment is deleted as a whole when its newest record is older than the table's time to live. The active segment ends
+when its oldest record is: so a record goes within twice the time to live, and a log that is no longer written becomes
+empty. An expired segment is kept while it is needed by:
 
 - readers of a lake table, until the lake has its records in a readable snapshot;
 - the key-value state, until a checkpoint covers its records: one is written then;
@@ -9,6 +10,9 @@ An expired segment is kept while it is needed by:
   snapshots to download. So the changelog expires only if the table sets `table.log.ttl`, or has its rows in a lake;
 - the log itself, which first makes sure that it knows its writers without the segment
   (`LogTablet.delete_segments_before`).
+
+Rows that were deleted or replaced lie in the files of the key-value state, too, until the engine happens to compact
+them. These are removed when segments expire, at most once in a time to live.
 
 The log starts where its first segment begins, so no other state is stored, and a crash in between leaves a log that
 begins at one segment or the next. Readers below it get LOG_OFFSET_OUT_OF_RANGE.
@@ -49,24 +53,43 @@ class LogRetention:
         self._catalog = catalog
         self._snapshots = snapshots
         self._clock = clock
-        self._closed_and_short: set[TableBucket] = set()
+        self._closed: dict[TableBucket, int | None] = {}
+        """When the first record of a closed bucket was appended; None without records."""
+        self._cleaned: dict[TableBucket, int] = {}
+        """When the key-value state of a bucket was cleaned."""
 
     def run(self) -> int:
         """Remove the expired segments of all buckets; return how many. A failure affects only its own bucket."""
         count = 0
-        short: set[TableBucket] = set()
+        closed: dict[TableBucket, int | None] = {}
+        existing: set[TableBucket] = set()
         for table in self._catalog.tables():
             for bucket in buckets_of(table.info, table.current.partitions_by_id):
+                existing.add(bucket)
                 try:
                     if self._is_worth_a_look(table.info, bucket):
                         with self._replicas.using(bucket, counts=False) as replica:
-                            count += self._expire(replica)
-                    else:
-                        short.add(bucket)
+                            expired = self._expire(replica)
+                            count += expired
+                            if expired:
+                                self._clean(replica)
+                    elif bucket in self._closed:
+                        closed[bucket] = self._closed[bucket]
                 except ForebayError as e:
                     _LOGGER.error("expired records of bucket %s are kept for now: %s", bucket, e)
-        self._closed_and_short = short
+        self._closed = closed
+        self._cleaned = {bucket: ms for bucket, ms in self._cleaned.items() if bucket in existing}
         return count
+
+    def _clean(self, replica: BucketReplica) -> None:
+        """Remove deleted rows from the state's files, too, at most once in a time to live, because all rows are moved.
+
+        What is deleted after that is still in the log, and goes after it.
+        """
+        if self._cleaned.get(replica.bucket, -1) < self._horizon_ms(replica.table.info):
+            now_ms = self._clock.now_ms()
+            if replica.clean_state():
+                self._cleaned[replica.bucket] = now_ms
 
     def _is_worth_a_look(self, info: TableInfo, bucket: TableBucket) -> bool:
         """Return whether a segment may have expired. A closed bucket does not grow, so it is not opened needlessly."""
@@ -76,12 +99,19 @@ class LogRetention:
             return True
         parked = self._replicas.parked(bucket)
         if parked is not None:
-            ttl_ms: int = info.descriptor.option(_TTL)
-            return parked.expirable_ms is not None and parked.expirable_ms < self._clock.now_ms() - ttl_ms
-        return bucket not in self._closed_and_short and len(self._replicas.segment_offsets(bucket)) > 1
+            return parked.expirable_ms is not None and parked.expirable_ms < self._horizon_ms(info)
+        if bucket not in self._closed:
+            self._closed[bucket] = self._replicas.first_record_ms(bucket)
+        first_ms = self._closed[bucket]
+        return first_ms is not None and first_ms < self._horizon_ms(info)
+
+    def _horizon_ms(self, info: TableInfo) -> int:
+        ttl_ms: int = info.descriptor.option(_TTL)
+        return self._clock.now_ms() - ttl_ms
 
     def _expire(self, replica: BucketReplica) -> int:
         log = replica.log
+        self._end_old_segment(replica)
         start = self._expired_until(replica)
         if start <= log.log_start_offset:
             return 0
@@ -98,12 +128,19 @@ class LogRetention:
             )
         return count
 
+    def _end_old_segment(self, replica: BucketReplica) -> None:
+        """Let the next append begin a segment if the active one has a record that is older than the time to live."""
+        log = replica.log
+        active = log.segments()[-1]
+        recent = log.offset_for_timestamp(self._horizon_ms(replica.table.info))
+        if active.size_bytes and (recent is None or recent > active.base_offset):
+            log.roll()
+
     def _expired_until(self, replica: BucketReplica) -> int:
         """The beginning of the first segment that has to stay, as the table is now."""
         log, info = replica.log, replica.table.info
-        ttl_ms: int = info.descriptor.option(_TTL)
         segments = log.segments()
-        limit = first_unexpired_offset(segments, self._clock.now_ms() - ttl_ms)
+        limit = first_unexpired_offset(segments, self._horizon_ms(info))
         limit = min(limit, log.high_watermark, self._needed_by_lake(info, replica.bucket))
         return max((s.base_offset for s in segments if s.base_offset <= limit), default=0)
 

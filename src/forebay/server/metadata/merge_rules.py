@@ -6,10 +6,12 @@ from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.kv._aggregate import bitmap_class
 from forebay.metadata.merge_engines import (
     AGGREGATION,
+    INTEGER_OVERFLOW,
     VERSIONED,
     check_functions,
     function_options,
     with_function_options,
+    wraps_integers,
 )
 from forebay.metadata.table import Schema, TableDescriptor
 from forebay.metadata.types import TypeRoot
@@ -71,6 +73,7 @@ def check_schema_functions(descriptor: TableDescriptor, schema: Schema) -> None:
     """
     if descriptor.merge_engine == AGGREGATION:
         check_functions(schema)
+        wraps_integers(descriptor.custom_properties)
         if any(column.aggregate is not None and column.aggregate.name == "rbm32" for column in schema.columns):
             bitmap_class()
         return
@@ -84,6 +87,11 @@ def check_schema_functions(descriptor: TableDescriptor, schema: Schema) -> None:
         raise _invalid(
             f"'fields.{name}.agg' = '{function.name}' asks for an aggregate function, which only the aggregation "
             "merge engine uses ('table.merge-engine' = 'aggregation')"
+        )
+    if INTEGER_OVERFLOW in descriptor.custom_properties:
+        raise _invalid(
+            f"'{INTEGER_OVERFLOW}' is for sums and products, which only the aggregation merge engine has "
+            "('table.merge-engine' = 'aggregation')"
         )
 
 

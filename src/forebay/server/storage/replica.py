@@ -65,7 +65,7 @@ class ParkedBucket:
     end_offset: int | None
     """The offset at which readers have read everything; None if the log holds records that are not visible yet."""
     expirable_ms: int | None
-    """The append time of the newest record of the first segment, if that is not the only segment."""
+    """The append time of the newest record of the first segment, if it has any."""
 
 
 class BucketReplica:
@@ -451,6 +451,21 @@ class BucketReplica:
                 self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
             return self._kv_folder.retained_offset
 
+    @blocking
+    def clean_state(self) -> bool:
+        """Remove deleted and superseded rows from the files of the state, and write a checkpoint without them.
+
+        Returns whether the bucket has a state, and is open.
+        """
+        if self._kv is None or self._kv_folder is None:
+            return False
+        with self._checkpointing:
+            if self.closed:
+                return False
+            self._kv.engine.clean()
+            self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync, replaces=True)
+            return True
+
     def close(self) -> None:
         """Close cleanly: the log is synced, the state's files can be trusted."""
         self._close(KvFolder.close_engine)
@@ -465,7 +480,7 @@ class BucketReplica:
             self._kv_folder,
             self.log.log_start_offset,
             end if end == self.log.log_end_offset else None,
-            segments[0].last_timestamp_ms if len(segments) > 1 else None,
+            segments[0].last_timestamp_ms if segments[0].size_bytes else None,
         )
 
     def _close(self, close_engine: Callable[[KvFolder, KvEngine], None]) -> None:

@@ -19,6 +19,7 @@ from forebay.base.ambient import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, Unavailable
 from forebay.base.thread_rules import blocking
 from forebay.base.threads import Executor, Future
+from forebay.codec.log.header import HEADER_SIZE_MAX, parse_header
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.kv.checkpoint import KvFolder, PageCacheWitnesses
@@ -553,6 +554,18 @@ class ReplicaManager:
             return []
         parsed = [names.parse_offset_file(entry.name) for entry in self._fs.list_directory(folder)]
         return sorted(kind[0] for kind in parsed if kind is not None and kind[1] == names.LOG_SUFFIX)
+
+    def first_record_ms(self, bucket: TableBucket) -> int | None:
+        """Return when the first record of a closed bucket was appended; None if its log has none."""
+        offsets = self.segment_offsets(bucket)
+        if not offsets:
+            return None
+        reader = self._fs.open_reader(names.log_file(self._log_folder(bucket, self.table_of(bucket))[1], offsets[0]))
+        try:
+            head = reader.pread(0, HEADER_SIZE_MAX)
+            return parse_header(head, 0, reader.size()).commit_timestamp_ms if head else None
+        finally:
+            reader.close()
 
     def is_unwritten(self, bucket: TableBucket) -> bool:
         """Return whether a closed bucket was never written. Raises as `table_of` does."""

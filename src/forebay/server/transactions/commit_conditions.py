@@ -65,14 +65,9 @@ class UnchangedKeys:
                 rows = self._codec.shown_keys(both.slice(0, _KEYS_SHOWN).to_pylist())
                 raise KeysChanged(
                     f"other writers have changed {len(both)} of the rows that this transaction writes to table {path}, "
-                    f"such as {rows}{self._partition()}; run it again"
+                    f"such as {rows}{_partition(self.replica)}; run it again"
                 )
         self._since = end
-
-    def _partition(self) -> str:
-        partition_id = self.replica.bucket.partition_id
-        partition = None if partition_id is None else self.replica.table.current.partitions_by_id.get(partition_id)
-        return "" if partition is None else f" in partition {partition.name}"
 
     def _keys(self) -> pa.Array:
         return pa.concat_arrays([self._codec.keys_of_put(memoryview(batch.read())) for batch in self._staged])
@@ -110,6 +105,13 @@ class MergeablePuts:
         except InvalidRequest as e:
             path = self.replica.table.info.path
             raise PutRefused(
-                f"nothing of this transaction was written: rows cannot be merged into table {path}: {e.message}",
+                "nothing of this transaction was written: rows cannot be merged into table "
+                f"{path}{_partition(self.replica)}: {e.message}",
                 e.code,
             ) from e
+
+
+def _partition(replica: BucketReplica) -> str:
+    partition_id = replica.bucket.partition_id
+    partition = None if partition_id is None else replica.table.current.partitions_by_id.get(partition_id)
+    return "" if partition is None else f" in partition {partition.name}"

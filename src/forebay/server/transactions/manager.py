@@ -54,6 +54,7 @@ from forebay.base.errors import (
     NotFound,
     Unavailable,
 )
+from forebay.base.quantity import format_bytes
 from forebay.base.thread_rules import blocking
 from forebay.base.threads import Executor, Future
 from forebay.codec.log.header import iter_headers, verify_crc
@@ -401,9 +402,9 @@ class TransactionManager:
         staged = self._staged_bytes
         if staged + size > self.limits.staged_bytes_max:
             raise LimitExceeded(
-                f"transactions have staged {staged} bytes, and {size} more do not fit into "
-                f"{self.limits.staged_bytes_max} ('transaction.max-staged-size'): commit or abort some; `forebay "
-                "transactions` lists them",
+                f"transactions have staged {format_bytes(staged)}, and {format_bytes(size)} more do not fit into "
+                f"{format_bytes(self.limits.staged_bytes_max)} ('transaction.max-staged-size'): commit or abort "
+                "some; `forebay transactions` lists them",
                 ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
             )
         self._reserve.require(staged + 2 * size)  # what is staged has to be written once more

@@ -1,0 +1,57 @@
+"""Writing to many partitions: what a table has once is read and made once, and not for each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.files import writer
+from forebay.paimon.io.local import LocalFileIO
+
+
+class ReadCounting(LocalFileIO):
+    """Counts the small files that are read whole: snapshots, hints and manifests."""
+
+    def __init__(self) -> None:
+        super().__init__(sync=False)
+        self.reads = 0
+
+    def read(self, path: str) -> bytes:
+        self.reads += 1
+        return super().read(path)
+
+
+@pytest.fixture
+def made() -> Iterator[mock.Mock]:
+    """Counts the Arrow schemas that are made for data files."""
+    with mock.patch.object(writer, "parquet_schema", wraps=writer.parquet_schema) as counted:
+        yield counted
+
+
+def costs(folder: Path, partitions: int, made: mock.Mock) -> tuple[int, int]:
+    """How many small files an upsert reads that changes the rows of all partitions, and how many schemas it makes."""
+    io = ReadCounting()
+    catalog = FileSystemCatalog(io, str(folder))
+    catalog.create_database("db")
+    table = catalog.create_table(
+        "db.t", {"day": "INT", "id": "INT", "v": "INT"}, primary_key=["day", "id"], partition_keys="day",
+        options={"bucket": "1", "changelog-producer": "lookup"},
+    )  # fmt: skip
+    for value in range(2):
+        io.reads, made.call_count = 0, 0
+        days = list(range(partitions))
+        table.upsert(pa.table({"day": days, "id": days, "v": [value] * partitions}))
+    assert table.scan().to_arrow().sort_by("day").column("v").to_pylist() == [1] * partitions
+    changes = table.changes("earliest", "latest").to_arrow().group_by("_change_type").aggregate([([], "count_all")])
+    assert sum(changes.column("count_all").to_pylist()) == 3 * partitions
+    return io.reads, made.call_count
+
+
+def test_an_upsert_reads_and_makes_as_much_for_many_partitions_as_for_few(tmp_path: Path, made: mock.Mock) -> None:
+    few, many = costs(tmp_path / "few", 3, made), costs(tmp_path / "many", 12, made)
+    assert many == few
