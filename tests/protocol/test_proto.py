@@ -58,7 +58,7 @@ def fields_in_code() -> dict[str, dict[int, tuple[str, int, int, str, bool]]]:
 
 def test_generated_code_has_exactly_the_messages_and_fields_of_fluss_proto() -> None:
     assert fields_in_code() == fields_in_text()
-    assert len(fields_in_text()) == 225
+    assert len(fields_in_text()) == 226
 
 
 def test_generated_stub_has_every_message() -> None:
@@ -91,6 +91,7 @@ def test_only_the_versions_of_the_newest_client_are_offered() -> None:
         ApiKey.PREFIX_LOOKUP: (1, 1),
         ApiKey.OPEN_TABLE_SNAPSHOT: (1, 1),
         ApiKey.COMMIT_TRANSACTION: (1, 1),
+        ApiKey.LIST_TRANSACTIONS: (1, 1),
     }
 
 

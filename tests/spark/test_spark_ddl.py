@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def test_show_create_table_makes_the_same_table_again(sql: Sql, connection: Conn
         "COMMENT 'it' TBLPROPERTIES ('primary.key'='id,dt', 'bucket.num'='2', 'table.log.format'='ARROW')"
     )
     [(statement,)] = sql("SHOW CREATE TABLE {db}.t")
+    said = {"'primary.key'", "'bucket.num'", "'table.log.format'"}
+    assert set(re.findall(r"^  ('[^']+') = ", statement, re.MULTILINE)) == said
     first = connection.admin.table_info(f"{database}.t")
     sql("DROP TABLE {db}.t")
     sql(statement)

@@ -176,7 +176,7 @@ def test_a_read_of_unknown_length_is_tried_with_the_memory_that_there_is_and_the
 
 def test_behind_what_an_answer_holds_already_a_read_takes_memory_besides(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(monkeypatch, 10_000)
-    asyncio.run(reading.response_size.take(150))
+    asyncio.run(reading.response_size.take(150, 2))
     assert (reading.response_size.left, reading.memory.asked) == (9850, [("more", 300)])
     assert reading.read(300) == 300
     assert reading.attempts == [100, 400]  # of the memory, 50 bytes are left; the least that is tried is more
@@ -187,6 +187,6 @@ def test_no_more_is_read_than_an_answer_may_hold_and_one_piece(monkeypatch: pyte
     reading = Reading(monkeypatch, 500)
     assert reading.read(10_000) == 600
     assert reading.attempts == [200, 500]
-    asyncio.run(reading.response_size.take(500))
+    asyncio.run(reading.response_size.take(500, 1))
     with pytest.raises(LimitExceeded, match="larger than 500 B"):
-        asyncio.run(reading.response_size.take(1))
+        asyncio.run(reading.response_size.take(1, 1))

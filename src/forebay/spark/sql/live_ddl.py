@@ -217,6 +217,22 @@ def table_properties(info: TableInfo, *, with_defaults: bool = True) -> dict[str
     return {**properties, **own, **custom}
 
 
+def shown_properties(info: TableInfo) -> dict[str, str]:
+    """The properties of a table without those that a server fills in, so that statements show what users have said."""
+    properties = table_properties(info, with_defaults=False)
+    if info.descriptor.is_default_bucket_key:
+        properties.pop(BUCKET_KEY, None)
+    return {name: value for name, value in properties.items() if _FILLED_IN.get(name) != value}
+
+
+_FILLED_IN = {
+    "table.replication.factor": "1",
+    "table.kv.format-version": "2",
+    "table.kv.standby-replica.enabled": "true",
+}
+"""Properties of each table that is created without them."""
+
+
 def default_property(schema: Schema, column: str, text: str) -> dict[str, str]:
     """The property that keeps DEFAULT `text` of a column; none for NULL. Raises `InvalidRequest` for numbered ones."""
     if column == schema.auto_increment_column:

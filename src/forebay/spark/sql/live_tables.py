@@ -38,6 +38,7 @@ from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
 from forebay.spark.jvm.spark_values import python_options
+from forebay.spark.jvm.values import java_map
 from forebay.spark.options import (
     INCLUDE,
     ReadOptions,
@@ -102,6 +103,9 @@ class LiveTableProxy(ClusterTable, WrittenTable):
     def _table_properties(self) -> dict[str, str]:
         properties = ddl.table_properties(self._info, with_defaults=False)  # they are shown with the columns
         return {**properties, ddl.PROVIDER: ddl.PROVIDERS[0]}
+
+    def properties(self) -> JavaObject:
+        return java_map(self.jvm, {**ddl.shown_properties(self._info), ddl.PROVIDER: ddl.PROVIDERS[0]})
 
     def _relation(self, options: dict[str, str]) -> LiveRelation:
         return LiveRelation(self._context, self._name, self._info, options)

@@ -49,9 +49,10 @@ def commit_batch(
 ) -> list[Snapshot]:
     """Commit the rows of a statement, and compact; returns the snapshots. `runner(description)` runs tasks.
 
-    `transaction` is the name of a job, and the number of its run. If the table has a snapshot of this run or of a later
-    one, nothing is committed. Raises `Conflict` and `InvalidRequest` after deleting all files. After other errors the
-    outcome is unknown.
+    `transaction` is the name of a job, and the number of its run. If the table has a snapshot of this run or a later
+    one, nothing is committed.
+
+    Raises `Conflict` and `InvalidRequest` after deleting all files. After other errors the outcome is unknown.
     """
     if transaction is not None:
         return _commit_once(table, messages, overwrite, runner, transaction)
