@@ -26,7 +26,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     InputPartition,
-    WriterCommitMessage,
 )
 from pyspark.sql.types import StructField, StructType
 
@@ -66,17 +65,10 @@ from forebay.spark.reading.plan import (
 )
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.workers import hide_traceback, short_errors
-from forebay.spark.writing.live_write import (
-    Replaced,
-    WriteFunction,
-    begin_statement,
-    check_replaceable,
-    require_transactions,
-    write_function,
-)
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a process of a stream, which has ten seconds to begin, needs nothing of writes
     from forebay.spark.streaming.planner import StreamPlanner
+    from forebay.spark.writing.live_write import Replaced, WriteFunction
 
 _OPTIONS = by_name(
     [
@@ -352,8 +344,11 @@ class LiveTarget(Target):
         pushdown = Pushdown(pushdown.columns, (), pushdown.filter)
         return LiveStreamPlanner(scan, options, pushdown, schema, self.cores)
 
-    def writer(self, schema: StructType, overwrite: bool) -> ForebayWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Raises `InvalidRequest` for unknown options and for a schema that cannot be written."""
+        from forebay.spark.writing.live_sink import ForebayWriter
+        from forebay.spark.writing.live_write import begin_statement
+
         transaction, is_atomic = transaction_option(self.option_reader), self.option_reader.take(ATOMIC)
         function, replaced = self._write(schema, overwrite)
         staged = begin_statement(self.settings, transaction, overwrite, self.info, is_atomic)
@@ -362,6 +357,7 @@ class LiveTarget(Target):
     def stream_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of a stream. Raises as `writer`."""
         from forebay.spark.writing.live_stream_sink import ForebayStreamWriter
+        from forebay.spark.writing.live_write import require_transactions
 
         function, replaced = self._write(schema, overwrite)
         if overwrite:
@@ -369,6 +365,8 @@ class LiveTarget(Target):
         return ForebayStreamWriter(replace(function, in_stream=True), replaced)
 
     def _write(self, schema: StructType, overwrite: bool) -> tuple[WriteFunction, Replaced | None]:
+        from forebay.spark.writing.live_write import Replaced, check_replaceable, write_function
+
         for name, text in (("filter", self._filter), ("limit", self._limit)):
             if text is not None:
                 raise InvalidRequest(f"a write has no option '{name}'", ErrorCode.CONFIG_EXCEPTION)
@@ -387,22 +385,3 @@ class LiveTarget(Target):
         function = write_function(self.info, self.settings, self.columns)
         function.check(spark_arrow_schema(schema))
         return function, Replaced() if overwrite else None
-
-
-class ForebayWriter(DataSourceArrowWriter):
-    """Writes the rows of each task: tasks stage them, and the driver commits."""
-
-    def __init__(self, function: WriteFunction, replaced: Replaced | None) -> None:
-        self._function, self._replaced = function, replaced
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._function.write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._function.staged is not None:
-            with short_errors(f"writing to table {self._function.info.path}"):
-                self._function.staged.commit(messages, self._function.info, self._replaced)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._function.staged is not None:
-            self._function.staged.abort()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from forebay.base import locations
 from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, NotFound
@@ -72,6 +71,8 @@ class MarkBucket:
 
 def _key_batches(path: str, side: LakeSide) -> Iterator[pa.RecordBatch]:
     """Yield all rows of a file in their order; the columns of `side`, in the stream's types."""
+    import pyarrow.parquet as pq  # few processes read files, and those of streams have little time to start
+
     try:
         with pq.ParquetFile(local_path(path)) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=[c.name for c in side.columns], use_threads=False):
