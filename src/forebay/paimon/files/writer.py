@@ -11,7 +11,7 @@ import contextlib
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -56,7 +56,6 @@ KEYED_GROUP_ROWS = 1 << 16
 DICTIONARY_OPTION = "parquet.enable.dictionary"
 """If false, no column gets a dictionary. With the suffix `#column`: this column gets none."""
 
-_OFFSET_MS = 15 * 60 * 1000
 _ROWS_MIN = 1024
 """The minimum number of rows for a separate row group."""
 
@@ -306,14 +305,8 @@ class RollingWriter:
 def local_millis(clock: Clock) -> int:
     """Local wall-clock time as if it were UTC, like Java's `LocalDateTime.now()` in a file's metadata."""
     now = clock.now_ms()
-    return now + _offset_ms(now // _OFFSET_MS)
-
-
-@lru_cache(maxsize=16)
-def _offset_ms(quarter: int) -> int:
-    """The offset of the local time zone in a quarter of an hour, in which it does not change."""
-    offset = datetime.datetime.fromtimestamp(quarter * _OFFSET_MS / 1000, datetime.UTC).astimezone().utcoffset()
-    return int((offset or datetime.timedelta()).total_seconds() * 1000)
+    offset = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).astimezone().utcoffset()
+    return now + int((offset or datetime.timedelta()).total_seconds() * 1000)
 
 
 @dataclass
