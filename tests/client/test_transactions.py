@@ -694,7 +694,7 @@ def test_rows_of_a_transaction_are_added_once_whatever_is_redone(
 
     def fails(self: StageFiles, entry: Any) -> bytearray:
         read.append(1)
-        if len(read) > 39:  # one bucket has all of its rows, and the other lacks one
+        if len(read) > 79:  # all were tried; one bucket has all of its rows then, and the other lacks one
             raise ForebayError("the disk is away")
         return real(self, entry)
 

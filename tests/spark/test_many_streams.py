@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,11 @@ _RUNNER = "python_streaming_source_runner"
 
 
 def runners() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if any(_RUNNER in word for word in child.cmdline())]
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # one that has just ended
+            found += [child] if any(_RUNNER in word for word in child.cmdline()) else []
+    return found
 
 
 def test_a_stream_of_a_table_has_no_process_of_its_own(

@@ -201,7 +201,7 @@ def scanned(bench: Bench, table: int, limit: int) -> Any:
     return bench.tablet.call(ApiKey.LIMIT_SCAN, pb.LimitScanRequest(table_id=table, bucket_id=0, limit=limit))
 
 
-def test_a_limit_scan_may_be_as_large_as_the_limit_and_a_single_batch_larger(
+def test_a_limit_scan_may_be_as_large_as_the_limit_and_a_single_batch_or_row_larger(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = bench.server.server.context.limits
@@ -222,10 +222,10 @@ def test_a_limit_scan_may_be_as_large_as_the_limit_and_a_single_batch_larger(
         refused = scanned(bench, table, 2)
         assert (refused.error_code, refused.HasField("records")) == (ErrorCode.RECORD_TOO_LARGE_EXCEPTION, False)
         assert f"the {kind}" in refused.error_message
-        assert f"more than {size - 1} bytes" in refused.error_message
+        assert f"more than {size - 1} B" in refused.error_message
     monkeypatch.setattr(limits, "answer_bytes_max", 1)
-    assert scanned(bench, log, 1).records
-    assert scanned(bench, keyed, 1).error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+    for table in (log, keyed):
+        assert scanned(bench, table, 1).records, "one row alone: what may be written may be read"
 
 
 def test_descriptions_of_tables_may_be_as_large_together_as_an_answer(
