@@ -153,19 +153,20 @@ def test_a_server_may_restart_between_planning_and_reading(spark: Any, tmp_path:
 
 
 def test_attach_waits_for_a_server_that_restarts(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with EmbeddedServer(tmp_path / "data") as before:
-        address = before.bootstrap_servers
+    kept = socket.socket()  # keeps the port until the server has it; nothing listens
+    kept.bind(("127.0.0.1", 0))
+    port: int = kept.getsockname()[1]
     bootstrap, servers, attempts = ClusterClient.bootstrap, ExitStack(), itertools.count(1)
 
     def attempt(cluster: ClusterClient) -> None:
         if next(attempts) == 2:
-            port = int(address.rpartition(":")[2])
+            kept.close()
             servers.enter_context(EmbeddedServer(tmp_path / "data", coordinator_port=port))
         bootstrap(cluster)
 
     monkeypatch.setattr(ClusterClient, "bootstrap", attempt)
     with servers:
-        forebay.spark.attach(spark, "late", address)
+        forebay.spark.attach(spark, "late", f"127.0.0.1:{port}")
         assert spark.sql("SHOW DATABASES IN late").count() > 0
 
 
