@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import forebay
 from forebay.base.errors import NotFound
 from forebay.client.table import Table
+from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from tests.spark.streams import Stream
 from tests.spark.tables import ROWS_SCHEMA, ids_of, rows
@@ -71,6 +73,26 @@ def test_a_stream_whose_log_has_expired_says_how_to_go_on(tmp_path: Path, key: s
         assert "another checkpoint" in refused.value.message
         assert "admin" not in refused.value.message
         assert str(tmp_path) not in refused.value.message
+
+
+def test_a_partition_that_is_dropped_while_a_batch_is_planned_ends_no_stream(lake: World) -> None:
+    columns = [("id", "BIGINT"), ("p", "STRING")]
+    table = lake.connection.create_table("fluss.dropped_while", columns, partition_keys=["p"], buckets=1)
+    table.append([{"id": 1, "p": "a"}, {"id": 2, "p": "b"}])
+    stream = Stream(lake.connection, table)
+    start, end = stream.plan()
+    planner: Any = stream.reader
+    exists = planner._planner._exists
+
+    def dropped_after(bucket: TableBucket) -> bool:
+        """The drop comes after the look at the partitions."""
+        found: bool = exists(bucket)
+        table.drop_partition({"p": "b"}, ignore_if_not_exists=True)
+        return found
+
+    planner._planner._exists = dropped_after
+    assert ids_of(stream.read(start, end)) == [1]
+    lake.connection.drop_table(table.path)
 
 
 @pytest.mark.parametrize("when", ["between two batches", "after a batch was logged"])

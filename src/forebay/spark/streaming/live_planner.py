@@ -258,7 +258,13 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
 
     def _check_retained(self, logs: Mapping[TableBucket, tuple[int, int]]) -> None:
         """Raise `NotFound` if records of a batch are no longer in the log. A task could not say what to do in Spark."""
-        for bucket, earliest in self._ask(list(logs), EARLIEST).items():
+        try:
+            starts = self._ask(list(logs), EARLIEST)
+        except ForebayError as e:
+            if e.code not in GONE or not self._info.is_partitioned:
+                raise
+            return  # a partition was dropped just now; tasks find out which
+        for bucket, earliest in starts.items():
             first, _ = logs[bucket]
             if first < earliest:
                 where = f" of partition {bucket.partition_id}" if bucket.partition_id is not None else ""
