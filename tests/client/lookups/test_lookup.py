@@ -14,7 +14,7 @@ import pandas
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
 from forebay.client.lookups.lookup import PREFIX_COLUMN, Lookup
 from forebay.client.lookups.lookup_cache import CachedLookup
@@ -422,3 +422,21 @@ def test_rows_that_are_larger_than_an_answer_are_found_one_by_one(tmp_path: Path
         found = table.scan(filter="id IN (0, 1, 4)").to_arrow().sort_by("id").to_pylist()
         assert found == [rows[0], rows[1], rows[4]]
         assert table.scan().head(1).num_rows == 1
+
+
+def test_rows_of_a_prefix_that_are_larger_than_an_answer_are_found_one_by_one(tmp_path: Path) -> None:
+    settings = {"server.request.max-answer-size": "100kb"}
+    with EmbeddedServer(tmp_path / "data", settings=settings) as server, connect(server.bootstrap_servers) as conn:
+        conn.create_database("d")
+        table = conn.create_table(
+            "d.t", {"a": "INT", "b": "INT", "v": "STRING"}, primary_key=("a", "b"), buckets=1, bucket_keys="a"
+        )
+        rows = [{"a": i, "b": 0, "v": f"{i}" * size} for i, size in enumerate((150_000, 60_000, 1, 60_000, 150_000))]
+        table.upsert(rows)
+        assert table.prefix_lookup([0], columns=["a", "b", "v"]).drop([PREFIX_COLUMN]).to_pylist() == rows[:1]
+        found = table.prefix_lookup([4, 9, 1, 0, 3, 2, 0])
+        assert found[PREFIX_COLUMN].to_pylist() == [0, 2, 3, 4, 5, 6]
+        assert found.drop([PREFIX_COLUMN]).to_pylist() == [rows[i] for i in (4, 1, 0, 3, 2, 0)]
+        table.upsert([{"a": 0, "b": 1, "v": "short"}])
+        with pytest.raises(LimitExceeded, match=r"larger than 100.0 KiB.*scan\(filter"):
+            table.prefix_lookup([0])

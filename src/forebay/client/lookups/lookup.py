@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ from forebay.client.writing.encode import KeyRouter, group_rows
 from forebay.codec.casting.batches import iter_record_batches
 from forebay.codec.kv.value_batch import parse_values
 from forebay.codec.rows.buckets import bucket_ids
-from forebay.codec.rows.keys import bucket_key_encoder, prefix_encoder
+from forebay.codec.rows.keys import KeyEncoder, bucket_key_encoder, prefix_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol._short import decode_values
@@ -46,6 +46,8 @@ PREFIX_COLUMN = "_prefix_index"
 
 KEYS_AT_ONCE = 1 << 16
 """Maximum number of keys that are encoded and sent before the next ones."""
+
+T = TypeVar("T")
 
 _ROUTINGS = 3
 """The number of attempts to resolve partitions, in case one is dropped, or dropped and recreated, before the lookup."""
@@ -128,6 +130,17 @@ def _add_keys(buckets: Any, items: Sequence[KeyItem]) -> None:
         buckets.add(partition_id=item.bucket.partition_id, bucket_id=item.bucket.bucket, keys=item.keys)
 
 
+def _in_parts(ask: Callable[[pa.RecordBatch], list[T]], keys: pa.RecordBatch) -> list[T]:
+    """What `ask` returns for all keys, asked with fewer at a time if it is too large for one response."""
+    try:
+        return ask(keys)
+    except LimitExceeded:
+        if keys.num_rows == 1:
+            raise
+    half = keys.num_rows // 2
+    return [*_in_parts(ask, keys.slice(0, half)), *_in_parts(ask, keys.slice(half))]
+
+
 class Lookup:
     """Lookups of selected columns of one table. Thread-safe; a table handle caches the most recent ones."""
 
@@ -170,21 +183,10 @@ class Lookup:
         for batch in iter_record_batches(
             key_rows(keys, names, str(self._info.path)), self._info.schema, columns=names, max_rows=KEYS_AT_ONCE
         ):
-            values = self._values_in_parts(batch, insert_missing)
+            values = _in_parts(lambda part: self._values(part, insert_missing), batch)
             batches.append(self._rows(values, missing, batch))
         schema = self.nullable if missing == "null" else self._view.schema
         return pa.Table.from_batches(batches, schema=schema)
-
-    def _values_in_parts(self, batch: pa.RecordBatch, insert_missing: bool) -> list[bytes | None]:
-        """The values of all keys, looked up by fewer at a time if their values are too large for one answer."""
-        try:
-            return self._values(batch, insert_missing)
-        except LimitExceeded:
-            if batch.num_rows == 1:
-                raise
-        half = batch.num_rows // 2
-        parts = batch.slice(0, half), batch.slice(half)
-        return [value for part in parts for value in self._values_in_parts(part, insert_missing)]
 
     def _values(self, batch: pa.RecordBatch, insert_missing: bool) -> list[bytes | None]:
         key_bytes, buckets = self._router.route(batch)
@@ -231,22 +233,15 @@ class Lookup:
                 "(partition keys left out)"
             )
         names = (*descriptor.partition_keys, *descriptor.bucket_keys)
-        bucket_encoder = bucket_key_encoder(descriptor) or encoder
         schema = pa.schema([pa.field(PREFIX_COLUMN, pa.int64(), nullable=False), *self._view.schema])
         batches, offset = [], 0
         for batch in iter_record_batches(
             key_rows(prefixes, names, str(info.path)), info.schema, columns=names, max_rows=KEYS_AT_ONCE
         ):
-            key_bytes = encoder.encode(batch)
-            bucket_bytes = key_bytes if bucket_encoder is encoder else bucket_encoder.encode(batch)
-            buckets = bucket_ids(bucket_bytes, info.bucket_count, descriptor.lake_format)
-            lists: list[list[bytes]] = [[]] * batch.num_rows
-            items = partial(self._items, batch, key_bytes, buckets)
-            for item, item_lists in self._ask(PrefixLookups(self._cluster, info), items):
-                if len(item_lists) != len(item.keys):
-                    raise CorruptData(f"the server returned {len(item_lists)} lists for {len(item.keys)} prefixes")
-                for position, values in zip(item.positions.tolist(), item_lists):
-                    lists[position] = values
+            try:
+                lists = _in_parts(lambda part: self._lists(part, encoder), batch)
+            except LimitExceeded as e:
+                raise LimitExceeded(f"{e}; or read them by scan(filter=...), which has no such limit", e.code) from None
             self._cluster.counters.looked_up(len(lists), sum(map(bool, lists)))
             rows = self._view.show(self._decoder.decode(*parse_values([value for values in lists for value in values])))
             counts = np.fromiter(map(len, lists), np.int64, len(lists))
@@ -254,6 +249,21 @@ class Lookup:
             batches.append(pa.RecordBatch.from_arrays([index, *rows.columns], schema=schema))
             offset += batch.num_rows
         return pa.Table.from_batches(batches, schema=schema)
+
+    def _lists(self, batch: pa.RecordBatch, encoder: KeyEncoder) -> list[list[bytes]]:
+        descriptor = self._info.descriptor
+        bucket_encoder = bucket_key_encoder(descriptor)
+        key_bytes = encoder.encode(batch)
+        bucket_bytes = key_bytes if bucket_encoder is None else bucket_encoder.encode(batch)
+        buckets = bucket_ids(bucket_bytes, self._info.bucket_count, descriptor.lake_format)
+        lists: list[list[bytes]] = [[]] * batch.num_rows
+        items = partial(self._items, batch, key_bytes, buckets)
+        for item, item_lists in self._ask(PrefixLookups(self._cluster, self._info), items):
+            if len(item_lists) != len(item.keys):
+                raise CorruptData(f"the server returned {len(item_lists)} lists for {len(item.keys)} prefixes")
+            for position, values in zip(item.positions.tolist(), item_lists):
+                lists[position] = values
+        return lists
 
     # ---- both -------------------------------------------------------------------------------------------------------
 

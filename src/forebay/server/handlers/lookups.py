@@ -13,7 +13,7 @@ import pyarrow as pa
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.base.quantity import format_bytes
 from forebay.codec.kv.kv_batch import encode_kv_batch
-from forebay.codec.kv.value_batch import encode_value_batch
+from forebay.codec.kv.value_batch import LENGTH_PREFIX_BYTES, encode_value_batch
 from forebay.codec.rows.row_codec import row_codec
 from forebay.codec.rows.row_format import RowFormat
 from forebay.kv.tablet import ACKS_ALL, PutRequest, PutResult
@@ -242,9 +242,13 @@ async def prefix_lookup(context: ServerContext, call: ServerCall) -> Message:
         by_prefix: dict[bytes, list[bytes]] = {}
         for prefix in message.keys:
             if prefix not in by_prefix:
-                by_prefix[prefix] = await response_size.read(partial(replica.kv.prefix_lookup, prefix))
-            of_prefix = by_prefix[prefix]  # one value that is too large may stand for more
-            await response_size.take(sum(map(len, of_prefix)) + ITEM_BYTES, len(of_prefix) + 1)
+                read = partial(replica.kv.prefix_lookup, prefix)
+                values = await response_size.read(read)
+                if len(values) == 1 and len(values[0]) > response_size.left:  # are there more?
+                    values = await context.in_io(read, LENGTH_PREFIX_BYTES + len(values[0]))
+                by_prefix[prefix] = values
+            size, count = _size_of(by_prefix[prefix])
+            await response_size.take(size + ITEM_BYTES, count)
         for number, prefix in enumerate(message.keys, 1):
             answer.value_lists.add(values=by_prefix[prefix])
             if not number % _LISTS_AT_ONCE:
