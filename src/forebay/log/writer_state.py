@@ -47,7 +47,7 @@ _CRC = struct.Struct("<I")
 
 
 RETRY_HORIZON_MS = 15 * 60_000
-"""Longer than clients repeat a batch (`client.writer.delivery-timeout`, two minutes unless set otherwise)."""
+"""Longer than clients repeat a batch (`client.writer.delivery-timeout`, five minutes unless set otherwise)."""
 
 
 class WriterBatch(NamedTuple):
