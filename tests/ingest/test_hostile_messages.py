@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.client.admin.definition import new_descriptor
 from forebay.codec.casting.batches import iter_record_batches
-from forebay.ingest.messages import FORMATS, Message, read, runs
+from forebay.ingest.messages import FORMATS, Message, Reading, read, runs
 from forebay.metadata.table import TableInfo, TablePath
 from tests.every_run import examples
 
@@ -43,9 +43,10 @@ def table(columns: dict[str, str], key: tuple[str, ...] = ("id",)) -> TableInfo:
 
 def taken(info: TableInfo, texts: list[bytes | None], form: str = "debezium") -> tuple[list[Any], dict[int, str]]:
     """The rows that the table really takes, and the reasons of wrong messages by their offsets."""
-    batch = read([Message(0, at, b'{"id": 1}', text) for at, text in enumerate(texts)], form)
+    reading = Reading(form, "ms")
+    batch = read([Message(0, at, b'{"id": 1}', text) for at, text in enumerate(texts)], reading)
     rows: list[Any] = []
-    for run in runs(batch, info, "ms"):
+    for run in runs(batch, info, reading):
         kinds = run.rows.column(0).to_pylist()
         plain = run.rows.drop_columns(["_change_type"])
         stored = list(iter_record_batches(plain, info.schema, columns=run.columns))
