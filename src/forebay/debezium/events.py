@@ -182,18 +182,3 @@ def unlogged_fault(row: EventRow, missing: frozenset[str], required: Set[str]) -
         return None
     name = min(missing & required or missing)
     return f"the database did not log '{name}': ALTER TABLE ... REPLICA IDENTITY FULL there"
-
-
-def whole_rows(
-    rows: Iterable[EventRow], texts: Sequence[bytes | None], names: Set[str]
-) -> tuple[list[EventRow], dict[int, str]]:
-    """The rows that have all values of the columns `names`, and what is wrong with the others, by position."""
-    whole: list[EventRow] = []
-    wrong: dict[int, str] = {}
-    for row in rows:
-        fault = unlogged_fault(row, unlogged(row, texts[row.at] or b"", names), names)
-        if fault is None:
-            whole.append(row)
-        else:
-            wrong[row.at] = fault
-    return whole, wrong

@@ -28,6 +28,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import key_values
 from forebay.spark.jvm.spark_jobs import RunTasks
 from forebay.spark.reading.live_plan import matching_buckets, row_counts
+from forebay.spark.writing.live_write import check_heeds_deletes
 
 DIRECT_KEYS_MAX = 100_000
 """Maximum number of keys that filters may name; for more keys the table is scanned."""
@@ -49,11 +50,8 @@ def check_takes_deletes(info: TableInfo) -> None:
             f"rows of table {info.path} cannot be deleted: the server numbers them in column '{numbered}', which no "
             "delete clears, so they would stay, with nulls in their other columns (as in Fluss)"
         )
-    behavior, engine = info.descriptor.delete_behavior, info.descriptor.merge_engine
-    if engine is not None and behavior == "ignore":
-        raise UnsupportedOperation(
-            f"rows of table {info.path} cannot be deleted: its merge engine '{engine}' ignores deletes"
-        )
+    check_heeds_deletes(info)
+    behavior = info.descriptor.delete_behavior
     if behavior == "disable":
         raise InvalidRequest(
             f"rows of table {info.path} cannot be deleted: 'table.delete.behavior' is {behavior}",
