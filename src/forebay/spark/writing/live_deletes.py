@@ -28,7 +28,6 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import key_values
 from forebay.spark.jvm.spark_jobs import RunTasks
 from forebay.spark.reading.live_plan import matching_buckets, row_counts
-from forebay.spark.writing.live_write import check_heeds_deletes
 
 DIRECT_KEYS_MAX = 100_000
 """Maximum number of keys that filters may name; for more keys the table is scanned."""
@@ -56,6 +55,17 @@ def check_takes_deletes(info: TableInfo) -> None:
         raise InvalidRequest(
             f"rows of table {info.path} cannot be deleted: 'table.delete.behavior' is {behavior}",
             ErrorCode.DELETION_DISABLED_EXCEPTION,
+        )
+
+
+def check_heeds_deletes(info: TableInfo) -> None:
+    """Raise `UnsupportedOperation` where a delete would have no effect."""
+    engine = info.descriptor.merge_engine
+    if engine is not None and info.descriptor.delete_behavior == "ignore":
+        raise UnsupportedOperation(
+            f"rows of table {info.path} cannot be deleted: its merge engine '{engine}' ignores deletes. "
+            "Leave them out, or write rows that say that they are deleted (docs/live-merge-engines.md, "
+            "from_debezium(deleted_column=...))"
         )
 
 

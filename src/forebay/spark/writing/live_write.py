@@ -381,7 +381,7 @@ class IncomingRows:
         self.columns = None if self.deletes_only or len(written) == len(own) else written
         """The columns of a partial update; None for whole rows, and for deletes of these."""
         self._written = written
-        self._ignores_deletes = self.kinds is not None and ignores_deletes(info)
+        self._may_ignore_deletes = self.kinds is not None and info.descriptor.merge_engine is not None
         self.sets_rows = is_whole and self.kinds is None and info.descriptor.merge_engine is None
         """Whether the table has exactly the written rows afterwards, whatever rows with their keys it had before."""
 
@@ -396,7 +396,9 @@ class IncomingRows:
     def ready(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """`batch` with the table's columns and types, followed by the change types if it has them."""
         self._check_numbered(batch)
-        if self._ignores_deletes and self._deletes(batch).any():
+        if self._may_ignore_deletes and self._deletes(batch).any():
+            from forebay.spark.writing.live_deletes import check_heeds_deletes
+
             check_heeds_deletes(self._info)
         names = {data_name: own for own, data_name in self._names.items()}
         renamed = batch.rename_columns([names.get(name, name) for name in batch.schema.names])
@@ -429,21 +431,6 @@ class IncomingRows:
             raise InvalidRequest(
                 f"column '{name}' of table {self._info.path} is numbered by the server; leave it out, or write NULL"
             )
-
-
-def ignores_deletes(info: TableInfo) -> bool:
-    """Whether the merge engine of a table ignores deletes."""
-    return info.descriptor.merge_engine is not None and info.descriptor.delete_behavior == "ignore"
-
-
-def check_heeds_deletes(info: TableInfo) -> None:
-    """Raise `UnsupportedOperation` where a delete would have no effect."""
-    if ignores_deletes(info):
-        raise UnsupportedOperation(
-            f"rows of table {info.path} cannot be deleted: its merge engine '{info.descriptor.merge_engine}' ignores "
-            "deletes. Leave them out, or write rows that say that they are deleted (docs/live-merge-engines.md, "
-            "from_debezium(deleted_column=...))"
-        )
 
 
 def check_partial(info: TableInfo, columns: Sequence[str] | None) -> None:
