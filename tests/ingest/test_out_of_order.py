@@ -17,7 +17,7 @@ from forebay.client.table import Table
 from forebay.client.transaction import Transaction
 from forebay.debezium.events import UNAVAILABLE
 from forebay.debezium.marks import VersionColumn
-from forebay.ingest.messages import Message, Reading, check_table, read, runs
+from forebay.ingest.messages import Message, MessageReading, check_table, read, runs
 from tests.every_run import examples
 
 COLUMNS = {
@@ -26,7 +26,7 @@ COLUMNS = {
 }  # fmt: skip
 VERSIONED = {"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "lsn"}
 LSN, OFFSET = VersionColumn.parse("lsn=source.lsn"), VersionColumn.parse("lsn=kafka.offset")
-DEBEZIUM = Reading(deleted_column="is_deleted", version_column=LSN)
+DEBEZIUM = MessageReading(deleted_column="is_deleted", version_column=LSN)
 
 
 def table(connection: Connection, name: str, columns: Mapping[str, str] = COLUMNS, **options: str) -> Table:
@@ -36,7 +36,7 @@ def table(connection: Connection, name: str, columns: Mapping[str, str] = COLUMN
     )
 
 
-def written(table: Table, messages: Sequence[Message], reading: Reading) -> list[str]:
+def written(table: Table, messages: Sequence[Message], reading: MessageReading) -> list[str]:
     """Write messages in a transaction, as a job does; the reasons of wrong ones."""
     check_table(table.info, reading)
     batch = read(messages, reading)
@@ -106,7 +106,7 @@ def connection(forebay_server: Any) -> Iterator[Connection]:
 
 @pytest.mark.parametrize("form", ["debezium", "json"])
 def test_any_order_of_batches_ends_in_the_state_of_the_source(connection: Connection, form: str) -> None:
-    reading = DEBEZIUM if form == "debezium" else Reading("json", None, "is_deleted", OFFSET)
+    reading = DEBEZIUM if form == "debezium" else MessageReading("json", None, "is_deleted", OFFSET)
     for seed in range(examples(12)):
         source = Source(seed)
         target = table(connection, f"fluss.{form}")
@@ -168,23 +168,23 @@ def test_a_delete_that_the_table_would_ignore_is_wrong(connection: Connection) -
         connection.drop_table("fluss.t", ignore_if_not_exists=True)
         target = connection.create_table("fluss.t", columns, primary_key=["id", "day"], options=options)
         for messages, form in ((delete, "debezium"), (tombstone, "json")):
-            [reason] = written(target, messages, Reading(form))
+            [reason] = written(target, messages, MessageReading(form))
             assert f"merge engine '{engine}' ignores" in reason
             assert "--deleted-column" in reason
-            assert written(target, messages, Reading(form, ignores_deletes=True)) == []
+            assert written(target, messages, MessageReading(form, ignores_deletes=True)) == []
     connection.drop_table("fluss.t")
     refusing = {"table.delete.behavior": "disable"}
     target = connection.create_table("fluss.t", columns, primary_key=["id", "day"], options=refusing)
-    assert "'table.delete.behavior' = 'disable'" in written(target, delete, Reading())[0]
+    assert "'table.delete.behavior' = 'disable'" in written(target, delete, MessageReading())[0]
     log = connection.create_table("fluss.log", columns)
-    assert written(log, tombstone, Reading("json")) == ["it is a delete, and rows of a log table stay"]
+    assert written(log, tombstone, MessageReading("json")) == ["it is a delete, and rows of a log table stay"]
 
 
 def test_a_plain_delete_needs_a_version_and_rows_may_say_that_they_are_deleted(connection: Connection) -> None:
     """As Debezium's ExtractNewRecordState writes them, with `delete.tombstone.handling.mode` = rewrite."""
     target = table(connection, "fluss.t")
     row = {"id": 1, "day": "mon", "v": 1, "lsn": 5}
-    reading = Reading("json", deleted_column="is_deleted")
+    reading = MessageReading("json", deleted_column="is_deleted")
     objects = [{**row, "is_deleted": "true"}, {**row, "lsn": 4, "is_deleted": "false"}, {**row, "day": "tue"}]
     messages = [Message(0, at, None, text(each)) for at, each in enumerate(objects)]
     [reason] = written(target, [*messages, Message(0, 3, text({"id": 1, "day": "wed"}), None)], reading)
@@ -198,7 +198,7 @@ def test_a_time_may_be_the_version_in_its_own_unit(connection: Connection) -> No
     for name, value in (("ts_us", 1_500), ("ts_ms", 2)):
         version = VersionColumn.parse(f"lsn=source.{name}")
         value_text = text({"op": "c", "after": {"id": 1, "day": "mon"}, "source": {name: value}})
-        reading = Reading("debezium", "s", "is_deleted", version)
+        reading = MessageReading("debezium", "s", "is_deleted", version)
         assert written(target, [Message(0, 0, None, value_text)], reading) == []
         assert rows_of(target)[0]["lsn"] == dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(
             microseconds=value * (1 if name == "ts_us" else 1000)
@@ -231,15 +231,15 @@ def test_a_table_that_cannot_have_the_columns_is_refused(connection: Connection)
     ).info
     log = connection.create_table("fluss.log", COLUMNS).info
     for info, reading, match in (
-        (target, Reading(deleted_column="is_deletd", version_column=LSN), "has no column 'is_deletd'; did you mean"),
-        (target, Reading(deleted_column="name", version_column=LSN), "'name' .* is not BOOLEAN"),
-        (target, Reading(deleted_column="is_deleted"), "--version-column lsn=source.lsn"),
-        (target, Reading(version_column=VersionColumn("v", "ts_ms")), "compares versions in column 'lsn', not in 'v'"),
-        (target, Reading("json", deleted_column="is_deleted", version_column=LSN), "no field 'source.lsn'"),
-        (first, Reading(deleted_column="is_deleted", version_column=LSN), "keeps the first row"),
-        (log, Reading("json", deleted_column="is_deleted"), "has no primary key"),
+        (target, MessageReading(deleted_column="is_deletd", version_column=LSN), "no column 'is_deletd'; did you mean"),
+        (target, MessageReading(deleted_column="name", version_column=LSN), "'name' .* is not BOOLEAN"),
+        (target, MessageReading(deleted_column="is_deleted"), "--version-column lsn=source.lsn"),
+        (target, MessageReading(version_column=VersionColumn("v", "ts_ms")), "versions in column 'lsn', not in 'v'"),
+        (target, MessageReading("json", deleted_column="is_deleted", version_column=LSN), "no field 'source.lsn'"),
+        (first, MessageReading(deleted_column="is_deleted", version_column=LSN), "keeps the first row"),
+        (log, MessageReading("json", deleted_column="is_deleted"), "has no primary key"),
     ):  # fmt: skip
         with pytest.raises(InvalidRequest, match=match):
             check_table(info, reading)
     check_table(target, DEBEZIUM)
-    check_table(log, Reading("json"))
+    check_table(log, MessageReading("json"))

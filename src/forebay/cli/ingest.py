@@ -98,14 +98,16 @@ def run(options: argparse.Namespace) -> int:
     """Ingest until the topic's end or until stopped; print progress; return the exit code."""
     from forebay.debezium.marks import VersionColumn
     from forebay.ingest.kafka import Handling, Ingested, KafkaIngest, KafkaSource
-    from forebay.ingest.messages import VERSION_OPTION, Reading
+    from forebay.ingest.messages import VERSION_OPTION, MessageReading
 
     if options.batch_rows < 1 or options.linger < 0:
         raise InvalidRequest("--batch-rows is at least 1, and --linger at least 0")
     settings = settings_of(options.kafka_options_file) if options.kafka_options_file else {}
     settings |= definitions(options.kafka_option)
     version = None if options.version_column is None else VersionColumn.parse(options.version_column)
-    reading = Reading(options.kafka_format, options.time_unit, options.deleted_column, version, options.ignore_deletes)
+    reading = MessageReading(
+        options.kafka_format, options.time_unit, options.deleted_column, version, options.ignore_deletes
+    )
     source = KafkaSource(
         options.kafka, options.topic, reading, options.start,
         {key: resolved(key, value) for key, value in settings.items()},

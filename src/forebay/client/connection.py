@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from forebay.api.schemas import SchemaLike
     from forebay.api.sql_result import Result
     from forebay.client.admin.admin import Admin
-    from forebay.client.restore import Restored
+    from forebay.client.restore import RestoredRows
     from forebay.client.table import Table
     from forebay.client.transaction import Transaction
 
@@ -105,7 +105,7 @@ class Connection(Session):
 
         return Transaction(self, application, version)
 
-    def restore(self, table: str | TablePath, as_of: Any, *, dry_run: bool = False) -> Restored:
+    def restore(self, table: str | TablePath, as_of: Any, *, dry_run: bool = False) -> RestoredRows:
         """Write the rows of a primary-key table back as of then (as in `Table.scan`), in one transaction, a RESTORE.
 
         Returns how many rows differed; others are not written. With `dry_run`, nothing is. Raises `Conflict` if another

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from forebay.client.table import Table
 
 
-class Restored(NamedTuple):
+class RestoredRows(NamedTuple):
     """The numbers of rows that a restore wrote back, and that it deleted."""
 
     written: int
     deleted: int
 
 
-def restore(table: Table, as_of: Any, *, dry_run: bool) -> Restored:
+def restore(table: Table, as_of: Any, *, dry_run: bool) -> RestoredRows:
     """What `Connection.restore` does. `table` has the current columns."""
     info, of, written = table.info, table.info.descriptor, 0
     if not info.has_primary_key or of.merge_engine or of.schema.auto_increment_column or of.delete_behavior != "allow":
@@ -58,7 +58,7 @@ def restore(table: Table, as_of: Any, *, dry_run: bool) -> Restored:
         transaction.abort()
     else:
         transaction.commit(operation="RESTORE")
-    return Restored(written, added.num_rows)
+    return RestoredRows(written, added.num_rows)
 
 
 def _encoded(info: TableInfo, data: pa.Table | pa.RecordBatch) -> list[pa.Array]:

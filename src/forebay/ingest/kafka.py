@@ -25,7 +25,7 @@ from forebay.base.errors import Conflict, InvalidRequest, NotFound, OutcomeUnkno
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.debezium.values import type_of
-from forebay.ingest.messages import Message, MessageRows, Reading, RowRun, check_table, key_fields, read, runs
+from forebay.ingest.messages import Message, MessageReading, MessageRows, RowRun, check_table, key_fields, read, runs
 from forebay.metadata import types
 
 _LOGGER = logging.getLogger("forebay")
@@ -68,7 +68,7 @@ class KafkaSource:
 
     servers: str
     topic: str
-    reading: Reading = field(default_factory=Reading)
+    reading: MessageReading = field(default_factory=MessageReading)
     start: str = EARLIEST
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of librdkafka, such as `security.protocol`."""

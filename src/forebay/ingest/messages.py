@@ -2,7 +2,7 @@
 
 A *run* is rows of one topic's batch that are written together, in the order of the runs. `forebay.debezium` decodes
 events. An update that lacks values which the database did not log becomes a partial one, in a run of its own. A delete
-that the table would ignore is a wrong message, unless the `Reading` says what becomes of deletes.
+that the table would ignore is a wrong message, unless the `MessageReading` says what becomes of deletes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERSION_OPTION = "table.merge-engine.versioned.ver-column"
 
 
 @dataclass(frozen=True)
-class Reading:
+class MessageReading:
     """How the messages of a topic are read."""
 
     form: str = DEBEZIUM
@@ -85,7 +85,7 @@ class MessageRows:
         return columns
 
 
-def check_table(info: TableInfo, reading: Reading) -> None:
+def check_table(info: TableInfo, reading: MessageReading) -> None:
     """Raise `InvalidRequest` for a table that cannot take the rows of messages that are read so."""
     flag, version, of_table = reading.deleted_column, reading.version_column, _version_name(info)
     if not info.has_primary_key and (reading.form == DEBEZIUM or flag is not None):
@@ -121,7 +121,7 @@ def _column(info: TableInfo, name: str) -> Column:
     return info.schema.column(name)
 
 
-def read(messages: Sequence[Message], reading: Reading) -> MessageRows:
+def read(messages: Sequence[Message], reading: MessageReading) -> MessageRows:
     """The rows of messages."""
     version = reading.version_column
     if reading.form == JSON:
@@ -133,7 +133,7 @@ def read(messages: Sequence[Message], reading: Reading) -> MessageRows:
     return MessageRows(messages, rows, [(messages[at], reason) for at, reason in wrong.items()])
 
 
-def runs(batch: MessageRows, info: TableInfo, reading: Reading) -> list[RowRun]:
+def runs(batch: MessageRows, info: TableInfo, reading: MessageReading) -> list[RowRun]:
     """The rows as columns of the table. Rows that do not fit it go to `batch.wrong`.
 
     Columns that the table does not have are left out.
@@ -188,7 +188,7 @@ def key_fields(message: Message) -> list[str]:
 
 
 def _with_same_columns(
-    batch: MessageRows, info: TableInfo, reading: Reading
+    batch: MessageRows, info: TableInfo, reading: MessageReading
 ) -> Iterable[tuple[frozenset[str], list[EventRow]]]:
     """Rows that follow one another and lack the same columns, which are those with Debezium's placeholder."""
     run: list[EventRow] = []
@@ -219,7 +219,7 @@ def _with_same_columns(
         yield lacking, run
 
 
-def _prepared(info: TableInfo, reading: Reading, marks: Marks, rows: Sequence[EventRow]) -> list[EventRow]:
+def _prepared(info: TableInfo, reading: MessageReading, marks: Marks, rows: Sequence[EventRow]) -> list[EventRow]:
     """Rows as the table takes them. Raises `Fault` for a delete that it does not take."""
     prepared = []
     for row in rows:
@@ -238,7 +238,7 @@ def _version_name(info: TableInfo) -> str | None:
     return str(info.descriptor.option(VERSION_OPTION))
 
 
-def _check_delete(info: TableInfo, reading: Reading, row: EventRow) -> None:
+def _check_delete(info: TableInfo, reading: MessageReading, row: EventRow) -> None:
     """Raise `Fault` where a delete would be refused or ignored."""
     behavior, engine, version = info.descriptor.delete_behavior, info.descriptor.merge_engine, _version_name(info)
     if reading.deleted_column is not None:
