@@ -108,8 +108,7 @@ class Connection(Session):
     def restore(self, table: str | TablePath, as_of: Any, *, dry_run: bool = False) -> RestoredRows:
         """Write the rows of a primary-key table back as of then (as in `Table.scan`), in one transaction, a RESTORE.
 
-        Returns how many rows differed; others are not written. With `dry_run`, nothing is. Raises `Conflict` if another
-        writer changes one of them meanwhile, and `UnsupportedOperation` for log tables.
+        Returns how many rows differed; with `dry_run` nothing is written. Raises `Conflict` if others change such rows.
         """
         from forebay.client.restore import restore
 

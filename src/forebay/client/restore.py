@@ -33,6 +33,7 @@ def restore(table: Table, as_of: Any, *, dry_run: bool) -> RestoredRows:
     if not info.has_primary_key or of.merge_engine or of.schema.auto_increment_column or of.delete_behavior != "allow":
         why = "with a merge engine, an auto-increment column or without deletes, it takes no rows as they were"
         raise UnsupportedOperation(f"{info.path} cannot be restored: {why if info.has_primary_key else 'a log grows'}")
+    table.connection.cluster.forget_table(table.path)  # rows of a dropped partition create another one
     transaction = Transaction(table.connection).begin()
     try:
         with table.snapshot(name="restore") as snapshot:
