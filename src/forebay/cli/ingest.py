@@ -21,8 +21,7 @@ once. Stop it with Ctrl-C or SIGTERM, and start it again at any time.
 examples:
   forebay ingest sales.orders --kafka 127.0.0.1:9092 --topic shop.public.orders
   forebay ingest sales.orders --kafka 127.0.0.1:9092 --topic shop.public.orders --create --new-columns add
-  forebay ingest sales.orders --kafka 127.0.0.1:9092 --topic shop.public.orders --create \\
-      --deleted-column is_deleted --version-column lsn=source.lsn
+  forebay ingest sales.orders --kafka kafka:9092 --topic orders --deleted-column gone --version-column lsn=source.lsn
   forebay ingest sales.clicks --kafka kafka:9092 --topic clicks --kafka-format json --wrong sales.wrong_clicks
   forebay ingest sales.orders --kafka kafka:9093 --topic orders --kafka-options-file sasl.properties
 
