@@ -324,3 +324,17 @@ def test_a_lake_is_opened_by_path_in_each_command(items: Shop) -> None:
     assert "--lake 'x' is not NAME=WHERE" in shop.run("sql", "SELECT 1", "--lake", "x", code=1)
     Path(shop.folder, "none").mkdir()
     assert shop.run("sql", "SHOW TABLES", "--lake", f"own={shop.folder}/none", "-o", "json")
+
+
+def test_restore_writes_the_rows_of_a_commit_back(shop: Shop) -> None:
+    with forebay.connect(shop.server) as conn:
+        conn.create_database("restored")
+        table = conn.create_table("restored.t", {"id": "BIGINT", "v": "INT"}, primary_key="id")
+        for v in (1, 2):
+            with conn.transaction() as tx:
+                tx.upsert(table, [{"id": i, "v": v} for i in range(v, v + 2)])
+    words = ("restore", "restored.t", "--version", "1")
+    assert shop.run(*words, "--dry-run") == "restored.t: 1 rows would be written back, 1 would be deleted\n"
+    assert shop.run(*words) == "restored.t: 1 rows written back, 1 deleted\n"
+    assert shop.rows("restored.t") == [{"id": 1, "v": 1}, {"id": 2, "v": 1}]
+    assert "did not exist as of" in shop.run("restore", "restored.t", "--at", "2020-01-01", code=1)

@@ -78,12 +78,16 @@ def _fill(conn: forebay.Connection) -> None:
         metric = conn.create_table(f"telemetry.metric_{i:02}", {"host": "STRING", "value": "DOUBLE"}, buckets=1)
         if i < 20 and i % 3:
             metric.append([{"host": f"host-{n % 9}", "value": n / 7} for n in range(100 + 37 * i)])
+    for run in range(12):
+        with conn.transaction("nightly", run) as tx:
+            tx.append("telemetry.metric_03", [{"host": f"run-{run}", "value": n} for n in range(3)])
 
 
 SCREENS = {
     "overview": "/overview",
     "tables": "/tables",
     "table": "/tables/sales/orders",
+    "commits": "/tables/telemetry/metric_03",
     "rows": "/tables/sales/orders/rows",
     "live": "/tables/web/events/live",
     "key": "/tables/sales/orders/key?k.id=1031",
@@ -289,3 +293,21 @@ def test_on_a_small_screen_the_screens_are_a_menu(shown: Shown) -> None:
     page.until_shown("Tiering rounds, compactions and open transactions")
     assert not page.run("return document.querySelector('#screens').checkVisibility()")
     page.shape(1280, 800, dark=False)
+
+
+def test_a_commit_leads_to_the_table_as_of_it(shown: Shown) -> None:
+    page = shown.page
+    page.shape(1280, 800, dark=False)
+    shown.open("/tables/telemetry/metric_03")
+    page.until_shown("Commit 12", "Commit 3", "nightly version 11", "1–10 of 12", "WRITE")
+    assert "Commit 2\n" not in page.text()
+    page.press("]")
+    page.until_shown("Commit 2", "11–12 of 12")
+    page.run("[...document.querySelectorAll('td.name a')].find((a) => a.textContent === 'Commit 2').click()")
+    page.until(lambda: page.run("return location.pathname") == "/sql", "the link does not lead to the SQL box")
+    page.press("Control+Enter")
+    page.until_shown("6 rows", "run-1")
+    assert "run-2" not in page.text()
+    shown.open("/tables/telemetry/metric_04")
+    page.until_shown("No commits", "Rows that are written without one are only in the log.")
+    assert page.errors() == []

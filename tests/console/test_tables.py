@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
 from typing import Any
 
-from forebay.console import tables
+from forebay.console import statements, tables
 from forebay.console.session import Console
+from forebay.tiering.now import tier_now
+from forebay.tiering.runner import ThreadRunner
+from tests.console.lake_server import lake_console, rows, tiered_table
 
 
 def test_tables_are_listed_by_page_and_found_by_parts_of_their_names(console: Console) -> None:
@@ -109,3 +115,43 @@ def test_buckets_and_partitions_have_pages(console: Console) -> None:
     assert {item["partition"] for item in of_one} == {"d2"}
     assert all(item["end"] - item["start"] == item["rows"] and item["bytes"] > 0 for item in of_one)
     assert of_one[0]["leader"].startswith("127.0.0.1:")
+
+
+def test_commits_come_newest_first_with_a_statement_that_reads_as_of_each(console: Console) -> None:
+    conn = console.conn
+    conn.create_database("sales")
+    table = conn.create_table("sales.my-orders", {"id": "BIGINT", "v": "INT"}, primary_key="id")
+    table.upsert([{"id": 0, "v": 0}])
+    nothing = tables.commits(console, "sales", "my-orders")
+    assert nothing == {"items": [], "next": None, "total": 0, "missing": []}
+    console.forget(("commits", table.path))
+    for version in range(1, 4):
+        with conn.transaction("load", version + 2**60) as tx:
+            tx.upsert(table, [{"id": i, "v": version} for i in range(version)])
+    page = tables.commits(console, "sales", "my-orders", limit=2)
+    assert [(c["number"], c["rows"], c["operation"], c["application"]) for c in page["items"]] == [
+        (3, 3, "WRITE", "load"), (2, 2, "WRITE", "load"),
+    ]  # fmt: skip
+    assert page["items"][0]["version"] == str(3 + 2**60)  # JavaScript's numbers do not have it
+    assert page["items"][0]["user"] == "ANONYMOUS"
+    assert page["total"] == 3
+    rest = tables.commits(console, "sales", "my-orders", limit=2, page_token=page["next"])
+    assert ([commit["number"] for commit in rest["items"]], rest["next"]) == ([1], None)
+    for commit in (*page["items"], *rest["items"]):
+        found = statements.run(console, statements.new_execution(console), statement=commit["statement"])
+        assert sorted(found["rows"]) == [[i, commit["number"]] for i in range(commit["number"])]
+    json.dumps(page)
+
+
+def test_a_commit_of_a_table_with_a_lake_is_read_as_of_its_time(tmp_path: Path) -> None:
+    with lake_console(tmp_path) as console:
+        table = tiered_table(console.conn, "fluss.committed")
+        for i in range(2):
+            with console.conn.transaction() as tx:
+                tx.upsert(table, rows(i))
+            time.sleep(0.003)  # the next commit has another time
+        tier_now(console.conn, ["fluss.committed"], ThreadRunner(1))
+        first = tables.commits(console, "fluss", "committed")["items"][-1]
+        assert "AT (TIMESTAMP => '" in first["statement"]
+        found = statements.run(console, statements.new_execution(console), statement=first["statement"])
+        assert found["rows"] == [[0, "x"]]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from forebay.client.admin.definition import new_descriptor
 from forebay.codec.casting.batches import iter_record_batches
-from forebay.ingest.messages import FORMATS, Message, read, runs
+from forebay.debezium.marks import VersionColumn
+from forebay.ingest.messages import FORMATS, Message, MessageReading, read, runs
 from forebay.metadata.table import TableInfo, TablePath
 from tests.every_run import examples
 
@@ -41,11 +42,15 @@ def table(columns: dict[str, str], key: tuple[str, ...] = ("id",)) -> TableInfo:
     return TableInfo(TablePath("fluss", "t"), 1, 1, descriptor)
 
 
-def taken(info: TableInfo, texts: list[bytes | None], form: str = "debezium") -> tuple[list[Any], dict[int, str]]:
+def taken(
+    info: TableInfo, texts: list[bytes | None], form: str = "debezium", *, flag: str | None = None
+) -> tuple[list[Any], dict[int, str]]:
     """The rows that the table really takes, and the reasons of wrong messages by their offsets."""
-    batch = read([Message(0, at, b'{"id": 1}', text) for at, text in enumerate(texts)], form)
+    version = None if flag is None else VersionColumn.parse("version=kafka.offset")
+    reading = MessageReading(form, "ms", flag, version)
+    batch = read([Message(0, at, b'{"id": 1}', text) for at, text in enumerate(texts)], reading)
     rows: list[Any] = []
-    for run in runs(batch, info, "ms"):
+    for run in runs(batch, info, reading):
         kinds = run.rows.column(0).to_pylist()
         plain = run.rows.drop_columns(["_change_type"])
         stored = list(iter_record_batches(plain, info.schema, columns=run.columns))
@@ -101,9 +106,13 @@ def test_any_message_is_rows_or_wrong(data: st.DataObject) -> None:
             fields,
         )
         texts.append(data.draw(st.just(text) | st.binary(max_size=20) | st.just(text[: len(text) // 2])))
+    marked = table({**COLUMNS, "is_deleted": "BOOLEAN NOT NULL", "version": "BIGINT NOT NULL"})
     for form in FORMATS:
         rows, wrong = taken(info, texts, form)
         assert len(rows) + len(wrong) >= len(texts)
+        rows, wrong = taken(marked, texts, form, flag="is_deleted")
+        assert len(rows) + len(wrong) >= len(texts)
+        assert "delete" not in [kind for kind, _ in rows]
 
 
 @pytest.mark.parametrize("form", FORMATS)

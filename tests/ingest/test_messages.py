@@ -16,7 +16,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.client.admin.definition import new_descriptor
 from forebay.debezium.events import UNAVAILABLE
 from forebay.debezium.values import type_of
-from forebay.ingest.messages import Message, MessageRows, RowRun, key_fields, read, runs
+from forebay.ingest.messages import Message, MessageReading, MessageRows, RowRun, key_fields, read, runs
 from forebay.metadata.table import TableInfo, TablePath
 from tests import debezium_events
 
@@ -51,8 +51,8 @@ def rows(found: list[RowRun]) -> list[dict[str, Any]]:
 
 
 def read_all(info: TableInfo, *values: Any, unit: str | None = None) -> tuple[MessageRows, list[RowRun]]:
-    batch = read([message(value, at) for at, value in enumerate(values)], "debezium")
-    return batch, runs(batch, info, unit)
+    batch = read([message(value, at) for at, value in enumerate(values)], MessageReading(time_unit=unit))
+    return batch, runs(batch, info, MessageReading(time_unit=unit))
 
 
 def test_events_are_the_rows_that_every_decoder_finds() -> None:
@@ -216,16 +216,23 @@ def test_columns_that_the_table_lacks_are_found_with_their_types() -> None:
 def test_plain_objects_are_rows_and_their_absence_deletes_by_key() -> None:
     info = table({"id": "BIGINT", "v": "INT"})
     messages = [message({"id": 1, "v": 1}), message(None, 1, {"id": 1}), message(None, 2, b"1"), message("text", 3)]
-    batch = read(messages, "json")
-    assert [(row["_change_type"], row["id"]) for row in rows(runs(batch, info, None))] == [
+    batch = read(messages, MessageReading("json"))
+    assert [(row["_change_type"], row["id"]) for row in rows(runs(batch, info, MessageReading("json")))] == [
         ("update_after", 1), ("delete", 1),
     ]  # fmt: skip
     assert [wrong.offset for wrong, _ in batch.wrong] == [2, 3]
     log = table({"id": "BIGINT"}, key="")
-    assert rows(runs(read(messages[:1], "json"), log, None)) == [{"id": 1}]
+    assert rows(runs(read(messages[:1], MessageReading("json")), log, MessageReading("json"))) == [{"id": 1}]
 
 
 def test_the_key_of_a_message_is_the_primary_key() -> None:
     assert key_fields(message(None, key={"schema": {}, "payload": {"a": 1, "b": 2}})) == ["a", "b"]
     assert key_fields(message(None, key={"a": 1})) == ["a"]
     assert key_fields(message(None, key=b"plain")) == key_fields(message(None)) == []
+
+
+@pytest.mark.parametrize("form", ["debezium", "json"])
+def test_rows_without_a_schema_part_become_columns_together(form: str) -> None:
+    values = [{"id": i} if form == "json" else change("c", {"id": i}) for i in range(3)]
+    batch = read([message(value, at) for at, value in enumerate(values)], MessageReading(form))
+    assert len({id(row.fields) for row in batch.rows}) == 1

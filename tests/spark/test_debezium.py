@@ -13,6 +13,7 @@ import pytest
 
 from forebay.base.errors import InvalidRequest
 from forebay.client.connection import Connection
+from forebay.debezium.events import UNAVAILABLE
 from forebay.spark.debezium import from_debezium
 from tests import debezium_events
 
@@ -198,3 +199,66 @@ def test_a_stream_of_events_ends_in_a_live_table_and_counts_the_wrong_ones(
     query.awaitTermination()
     assert table.scan().to_arrow().to_pylist() == [{"id": 1, "state": "paid"}]
     assert sum(progress.observedMetrics["forebay_debezium"].wrong for progress in query.recentProgress) == 1
+
+
+def change(op: str, lsn: int, before: Any = None, after: Any = None) -> dict[str, Any]:
+    return {"op": op, "before": before, "after": after, "source": {"lsn": lsn}}
+
+
+def test_late_changes_and_deletes_end_in_the_state_of_the_source(
+    spark: Any, connection: Connection, database: str
+) -> None:
+    """Batches in another order, one of them twice; an update moves row 3 to another key of the table."""
+    options = {"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "lsn"}
+    columns = {"id": "BIGINT", "day": "STRING", "v": "INT", "is_deleted": "BOOLEAN NOT NULL", "lsn": "BIGINT NOT NULL"}
+    table = connection.create_table(f"{database}.t", columns, primary_key=["id", "day"], options=options)
+    row = {"id": 1, "day": "mon", "v": 1}
+    batches = [
+        [change("d", 40, {"id": 1, "day": "mon"}), change("u", 41, {**row, "id": 3}, {"id": 3, "day": "tue", "v": 9})],
+        [change("u", 20, row, {**row, "v": 2}), change("c", 30, None, {**row, "id": 2})],
+        [change("c", 10, None, row), change("c", 11, None, {**row, "id": 3})],
+    ]
+    for batch in [*batches, batches[1]]:
+        rows = from_debezium(
+            events(spark, *batch), "id BIGINT NOT NULL, day STRING NOT NULL, v INT", key=["id", "day"],
+            deleted_column="is_deleted", version_column="lsn=source.lsn",
+        )  # fmt: skip
+        assert rows.columns == list(columns)
+        rows.writeTo(f"forebay.{table.path}").append()
+    assert sorted(tuple(row.values()) for row in table.scan().to_arrow().to_pylist()) == [
+        (1, "mon", None, True, 40), (2, "mon", 1, False, 30), (3, "mon", 1, True, 41), (3, "tue", 9, False, 41),
+    ]  # fmt: skip
+
+
+def test_events_that_cannot_be_marked_are_wrong(spark: Any) -> None:
+    row = {"id": 1, "name": "a"}
+    found = [{"op": "c", "after": row}, change("d", 1, {"id": 1}), change("c", 2, None, {**row, "lsn": 1})]
+    frame = events(spark, *found, change("d", 3, {"id": 1, "name": UNAVAILABLE})).coalesce(1)
+    added = {"deleted_column": "is_deleted", "version_column": "lsn=source.lsn"}
+    wrong = from_debezium(frame, "id BIGINT NOT NULL, name STRING NOT NULL", wrong="only", **added)
+    assert [row["_error"].partition(":")[0] for row in wrong.collect()] == [
+        "it has no source.lsn, which is the version of its row", "the deleted row lacks 'name', which is NOT NULL",
+        "its row has a column 'lsn' already", "the deleted row lacks 'name', which is NOT NULL",
+    ]  # fmt: skip
+    for more, match in (
+        ({"key": "nope"}, "key='nope' is not a column"), ({"deleted_column": "NAME"}, "'NAME' cannot be added"),
+        ({"version_column": "v=kafka.offset"}, "keep='offset'"), ({"version_column": "v"}, "not COLUMN=FIELD"),
+        ({"keep": "value", "deleted_column": "value"}, "keep='value' is not a column of the data alone"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidRequest, match=match):
+            from_debezium(frame, "id BIGINT, name STRING", **more)
+
+
+def test_a_delete_that_the_table_would_ignore_ends_the_stream(
+    spark: Any, connection: Connection, database: str, tmp_path: Path
+) -> None:
+    options = {"table.merge-engine": "first_row"}
+    table = connection.create_table(f"{database}.t", {"id": "BIGINT"}, primary_key="id", options=options)
+    events(spark, change("c", 1, None, {"id": 1}), change("d", 2, {"id": 1})).coalesce(1).write.text(
+        str(tmp_path / "in")
+    )
+    changes = from_debezium(spark.readStream.text(str(tmp_path / "in")), "id BIGINT NOT NULL")
+    writer = changes.writeStream.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(Exception, match=r"'first_row' ignores deletes. .*deleted_column"):
+        writer.toTable(f"forebay.{table.path}").awaitTermination()
+    assert table.scan().count() == 0

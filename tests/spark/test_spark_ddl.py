@@ -385,3 +385,23 @@ def test_drop_partition_drops_what_a_partial_spec_means(sql: Sql, database: str)
     assert sorted(dropped) == [("a$x",), ("a$y",)]
     assert sql("SHOW PARTITIONS {db}.p") == [("dt=b/r=x",)]
     assert sql(f"CALL forebay.sys.drop_partition('{database}.p', array('dt=zzz'))") == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "answer"),
+    [
+        ("DESCRIBE HISTORY {t}", "TABLE_OR_VIEW_NOT_FOUND.*`HISTORY`"),
+        ("DESC HISTORY t", "TABLE_OR_VIEW_NOT_FOUND.*`HISTORY`"),
+        ("DESCRIBE DETAIL {t}", "TABLE_OR_VIEW_NOT_FOUND.*`DETAIL`"),
+        ("OPTIMIZE {t}", "PARSE_SYNTAX_ERROR"), ("VACUUM {t}", "PARSE_SYNTAX_ERROR"),
+        ("RESTORE TABLE {t} TO VERSION AS OF 1", "PARSE_SYNTAX_ERROR"),
+        ("CREATE TABLE {t}2 SHALLOW CLONE {t}", "PARSE_SYNTAX_ERROR"),
+        ("ANALYZE TABLE {t} COMPUTE STATISTICS", "NOT_SUPPORTED_COMMAND_FOR_V2_TABLE"),
+    ],
+)  # fmt: skip
+def test_statements_of_delta_are_none_of_spark(sql: Sql, database: str, statement: str, answer: str) -> None:
+    """As docs/how-to/from-delta.md says: if a release of Spark parses one, we can answer it."""
+    name = f"forebay.{database}.t"
+    sql(f"CREATE TABLE {name} (id BIGINT NOT NULL) TBLPROPERTIES ('primary.key'='id')")
+    with pytest.raises(Exception, match=answer):
+        sql(statement.replace("{t}", name))

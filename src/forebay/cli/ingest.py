@@ -11,6 +11,7 @@ from forebay.base.indirect import resolved, settings_of
 from forebay.cli.connecting import add_connection_arguments, connected
 from forebay.cli.create import CreatedTable, complete, create, definition_arguments
 from forebay.cli.jobs import definitions, ended_by_signals, waiting_for_no_server
+from forebay.metadata.merge_engines import VERSIONED
 
 _EPILOG = """Messages are Debezium's change events in JSON, with their schema part or without, into a primary-key table;
 or plain JSON objects, whose fields are the columns, into any table. Where the job stands is kept in the table
@@ -20,6 +21,7 @@ once. Stop it with Ctrl-C or SIGTERM, and start it again at any time.
 examples:
   forebay ingest sales.orders --kafka 127.0.0.1:9092 --topic shop.public.orders
   forebay ingest sales.orders --kafka 127.0.0.1:9092 --topic shop.public.orders --create --new-columns add
+  forebay ingest sales.orders --kafka kafka:9092 --topic orders --deleted-column gone --version-column lsn=source.lsn
   forebay ingest sales.clicks --kafka kafka:9092 --topic clicks --kafka-format json --wrong sales.wrong_clicks
   forebay ingest sales.orders --kafka kafka:9093 --topic orders --kafka-options-file sasl.properties
 
@@ -54,6 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--new-columns", choices=("fail", "add", "ignore"), default="fail",
         help="what happens to columns that the table does not have (default: fail); add needs the schema part",
     )  # fmt: skip
+    deletes = parser.add_mutually_exclusive_group()
+    deletes.add_argument(
+        "--deleted-column", metavar="COLUMN",
+        help="a delete sets this BOOLEAN column to true and leaves the row; every other change sets it to false",
+    )  # fmt: skip
+    deletes.add_argument("--ignore-deletes", action="store_true", help="leave deletes out: their rows stay")
+    parser.add_argument(
+        "--version-column", metavar="COLUMN=FIELD",
+        help="fill a column from a field of the event, by which a table with the merge engine 'versioned' keeps the "
+        "latest row of a key: source.lsn, source.ts_ms, ts_ms, binlog (of MySQL), or kafka.offset",
+    )  # fmt: skip
     parser.add_argument(
         "--time-unit", choices=("s", "ms", "us", "ns"),
         help="the unit of numeric times in messages without a schema part",
@@ -82,14 +95,20 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Ingest until the topic's end or until stopped; print progress; return the exit code."""
+    from forebay.debezium.marks import VersionColumn
     from forebay.ingest.kafka import Handling, Ingested, KafkaIngest, KafkaSource
+    from forebay.ingest.messages import VERSION_OPTION, MessageReading
 
     if options.batch_rows < 1 or options.linger < 0:
         raise InvalidRequest("--batch-rows is at least 1, and --linger at least 0")
     settings = settings_of(options.kafka_options_file) if options.kafka_options_file else {}
     settings |= definitions(options.kafka_option)
+    version = None if options.version_column is None else VersionColumn.parse(options.version_column)
+    reading = MessageReading(
+        options.kafka_format, options.time_unit, options.deleted_column, version, options.ignore_deletes
+    )
     source = KafkaSource(
-        options.kafka, options.topic, options.kafka_format, options.start, options.time_unit,
+        options.kafka, options.topic, reading, options.start,
         {key: resolved(key, value) for key, value in settings.items()},
     )  # fmt: skip
     handling = Handling(options.batch_rows, options.linger, options.wrong, options.new_columns)
@@ -108,6 +127,8 @@ def run(options: argparse.Namespace) -> int:
         def create_table(columns: dict[str, Any], key: list[str]) -> None:
             definition = CreatedTable(options.table, columns, primary_key=key)
             complete(definition, options)
+            if version is not None and "table.merge-engine" not in definition.options:
+                definition.options |= {"table.merge-engine": VERSIONED, VERSION_OPTION: version.name}
             create(definition, connection, {})
             print(f"created {options.table}", flush=True)
 

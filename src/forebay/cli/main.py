@@ -40,6 +40,7 @@ COMMANDS = {
     "ingest": _Command("forebay.cli.ingest", "write the messages of a Kafka topic into a table, each once"),
     "export": _Command("forebay.cli.load", "write a table's rows to a file, as of one instant"),
     "history": _Command("forebay.cli.history", "show a key's changes in log and lake, and where its current row is"),
+    "restore": _Command("forebay.cli.restore", "write a table's rows back as they were at a commit or time"),
     "explain": _Command("forebay.cli.browse", "show which lake files and log ranges a query reads, and why"),
     "status": _Command("forebay.cli.browse", "show a server's nodes, health and settings"),
     "transactions": _Command("forebay.cli.browse", "list open transactions and the last committed versions"),

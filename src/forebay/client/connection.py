@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from forebay.api.schemas import SchemaLike
     from forebay.api.sql_result import Result
     from forebay.client.admin.admin import Admin
+    from forebay.client.restore import RestoredRows
     from forebay.client.table import Table
     from forebay.client.transaction import Transaction
 
@@ -103,6 +104,15 @@ class Connection(Session):
         from forebay.client.transaction import Transaction
 
         return Transaction(self, application, version)
+
+    def restore(self, table: str | TablePath, as_of: Any, *, dry_run: bool = False) -> RestoredRows:
+        """Write the rows of a primary-key table back as of then (as in `Table.scan`), in one transaction, a RESTORE.
+
+        Returns how many rows differed; with `dry_run` nothing is written. Raises `Conflict` if others change such rows.
+        """
+        from forebay.client.restore import restore
+
+        return restore(self.table(table), as_of, dry_run=dry_run)
 
     def sql(
         self,

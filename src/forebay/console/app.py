@@ -41,6 +41,7 @@ SCREENS: dict[str, Callable[..., Any]] = {
     "/api/tables/{database}/{table}": tables.table,
     "/api/tables/{database}/{table}/buckets": tables.buckets,
     "/api/tables/{database}/{table}/partitions": tables.partitions,
+    "/api/tables/{database}/{table}/commits": tables.commits,
     "/api/peek/{database}/{table}": rows.peek,
     "/api/key/{database}/{table}": rows.key,
     "/api/tiering": lakes.tiering,

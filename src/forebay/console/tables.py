@@ -10,6 +10,7 @@ from typing import Any
 
 from forebay.base.errors import AccessDenied, NotFound, UnsupportedOperation
 from forebay.client.results import LakeSnapshot, TableStats
+from forebay.console.rows import cell
 from forebay.console.session import Console, iso_text, page_of, time_text
 from forebay.lake.public_options import without_secrets
 from forebay.metadata.ddl import column_role, create_statement
@@ -365,3 +366,35 @@ def partitions(
             }
         )
     return {"items": items, "next": following, "total": len(names), "missing": missing}
+
+
+NO_HISTORIES = "this cluster has no histories of tables"
+
+
+def commits(
+    console: Console, database: str, name: str, *, page_token: str | None = None, limit: int = 100
+) -> dict[str, Any]:
+    """A page of a table's history, the newest commit first: each with a statement that reads the table as of it."""
+    info = console.conn.admin.table_info(TablePath(database, name))
+    try:
+        history = console.remembered(
+            ("commits", info.path), _FIGURES_SECONDS, lambda: console.conn.admin.history(info).to_pylist()[::-1]
+        )
+    except UnsupportedOperation:
+        return {"items": [], "next": None, "total": 0, "missing": [NO_HISTORIES]}
+    page, following = page_of(history, page_token, limit)
+    items = [
+        {
+            **{key: cell(value) for key, value in commit.items()},
+            "committed_at": iso_text(commit["committed_at"]),
+            "statement": _as_of(info, commit),
+        }
+        for commit in page
+    ]
+    return {"items": items, "next": following, "total": len(history), "missing": []}
+
+
+def _as_of(info: TableInfo, commit: Mapping[str, Any]) -> str:
+    """The statement that reads a table as of a commit. With a lake, versions are its snapshots."""
+    at = f"TIMESTAMP => '{iso_text(commit['committed_at'])}'" if info.lake_enabled else f"VERSION => {commit['number']}"
+    return f'SELECT *\nFROM "{info.path.database}"."{info.path.table}" AT ({at})\nLIMIT 100'

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -32,6 +32,10 @@ _BEFORE_SCHEMA = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _BEFORE_PAYLOAD = re.compile(r'\s*,\s*"payload"\s*:\s*')
 
 
+UNDESCRIBED: Mapping[str, Mapping[str, Any]] = {}
+"""The `fields` of events without a schema part: one object, because rows with the same one become columns together."""
+
+
 class EventRow(NamedTuple):
     """The row of the text at position `at`; `fields` are the columns that a schema part describes, if there is one."""
 
@@ -41,6 +45,8 @@ class EventRow(NamedTuple):
     fields: Mapping[str, Mapping[str, Any]]
     before: Mapping[str, Any] | None = None
     """The row before an update, as far as the database logs it."""
+    position: Any = None
+    """Where the event stands in its source, if that is read."""
 
 
 class Fault(Exception):
@@ -55,12 +61,14 @@ def parsed(text: bytes, what: str) -> Any:
         raise Fault(f"its {what} is not JSON: {e}") from None
 
 
-def decode(texts: Iterable[bytes | None]) -> tuple[list[EventRow], dict[int, str]]:
-    """The rows of change events in their order, and what is wrong with other texts, by position.
+def decode(
+    texts: Iterable[bytes | None], position_of: Callable[[Mapping[str, Any]], Any] | None = None
+) -> tuple[list[EventRow], dict[int, str]]:
+    """The rows of change events in their order, and what is wrong with other texts, by their index.
 
-    None is a tombstone for Kafka's log compaction, and no row.
+    None is a tombstone for Kafka's log compaction, and no row. `position_of` reads the position from an event.
     """
-    reader = _EventReader()
+    reader = _EventReader(position_of)
     rows: list[EventRow] = []
     wrong: dict[int, str] = {}
     for at, text in enumerate(texts):
@@ -78,9 +86,10 @@ def decode(texts: Iterable[bytes | None]) -> tuple[list[EventRow], dict[int, str
 class _EventReader:
     """Reads events of a topic, which mostly have the same schema part: it is parsed once."""
 
-    def __init__(self) -> None:
+    def __init__(self, position_of: Callable[[Mapping[str, Any]], Any] | None) -> None:
+        self._position_of = position_of
         self._schema: Any = None
-        self._fields: Mapping[str, Mapping[str, Any]] = {}
+        self._fields = UNDESCRIBED
         self._prefix: str | None = None
         """A text up to its payload, if it begins with the schema part that `_schema` is."""
 
@@ -95,7 +104,9 @@ class _EventReader:
         if not isinstance(values, dict):
             raise Fault(f"it has no row in '{side}'")
         before = payload.get("before") if kind == UPDATE_AFTER else None
-        return EventRow(at, kind, values, self._described(schema), before if isinstance(before, dict) else None)
+        position = None if self._position_of is None else self._position_of(payload)
+        before = before if isinstance(before, dict) else None
+        return EventRow(at, kind, values, self._described(schema), before, position)
 
     def _parts(self, data: bytes) -> tuple[dict[str, Any], Any]:
         """The payload and the schema part of an event."""
@@ -126,7 +137,7 @@ class _EventReader:
     def _described(self, schema: Any) -> Mapping[str, Mapping[str, Any]]:
         """The columns that a schema part describes."""
         if not isinstance(schema, dict):
-            return {}
+            return UNDESCRIBED
         if schema is not self._schema and schema != self._schema:
             sides = fields_of(schema)
             self._fields = fields_of(sides.get("after") or sides.get("before"))
@@ -141,22 +152,28 @@ def with_changed_key(row: EventRow, key: Sequence[str]) -> list[EventRow]:
     column of `key` before an update, the column is taken as unchanged.
     """
     before = row.before
-    if before is None or any(before.get(name) is None or before[name] in _UNAVAILABLE for name in key):
+    if before is None or any(before.get(name) is None or is_unlogged(before[name]) for name in key):
         return [row]
     if all(_same(before[name], row.values.get(name)) for name in key):
         return [row]
-    return [EventRow(row.at, DELETE, before, row.fields), row._replace(kind=INSERT, before=None)]
+    old = EventRow(row.at, DELETE, before, row.fields, position=row.position)
+    return [old, row._replace(kind=INSERT, before=None)]
 
 
 def _same(old: Any, new: Any) -> bool:
     return type(old) is type(new) and old == new
 
 
+def is_unlogged(value: Any) -> bool:
+    """Whether a value is Debezium's placeholder."""
+    return value in _UNAVAILABLE
+
+
 def unlogged(row: EventRow, text: bytes, names: Set[str]) -> frozenset[str]:
     """The columns among `names` for which the event has Debezium's placeholder; `text` is that of the row."""
     if not any(mark in text for mark in _MARKS):
         return frozenset()
-    return frozenset(name for name, value in row.values.items() if value in _UNAVAILABLE and name in names)
+    return frozenset(name for name, value in row.values.items() if is_unlogged(value) and name in names)
 
 
 def unlogged_fault(row: EventRow, missing: frozenset[str], required: Set[str]) -> str | None:
@@ -165,18 +182,3 @@ def unlogged_fault(row: EventRow, missing: frozenset[str], required: Set[str]) -
         return None
     name = min(missing & required or missing)
     return f"the database did not log '{name}': ALTER TABLE ... REPLICA IDENTITY FULL there"
-
-
-def whole_rows(
-    rows: Iterable[EventRow], texts: Sequence[bytes | None], names: Set[str]
-) -> tuple[list[EventRow], dict[int, str]]:
-    """The rows that have all values of the columns `names`, and what is wrong with the others, by position."""
-    whole: list[EventRow] = []
-    wrong: dict[int, str] = {}
-    for row in rows:
-        fault = unlogged_fault(row, unlogged(row, texts[row.at] or b"", names), names)
-        if fault is None:
-            whole.append(row)
-        else:
-            wrong[row.at] = fault
-    return whole, wrong

@@ -25,7 +25,8 @@ from forebay.base.errors import Conflict, InvalidRequest, NotFound, OutcomeUnkno
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.debezium.values import type_of
-from forebay.ingest.messages import DEBEZIUM, Message, MessageRows, RowRun, key_fields, read, runs
+from forebay.ingest.messages import Message, MessageReading, MessageRows, RowRun, check_table, key_fields, read, runs
+from forebay.metadata import types
 
 _LOGGER = logging.getLogger("forebay")
 
@@ -67,9 +68,8 @@ class KafkaSource:
 
     servers: str
     topic: str
-    form: str = DEBEZIUM
+    reading: MessageReading = field(default_factory=MessageReading)
     start: str = EARLIEST
-    time_unit: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of librdkafka, such as `security.protocol`."""
 
@@ -237,8 +237,7 @@ class KafkaIngest:
                 raise
             create(*self._first_columns(consumer))
             self._table = self._connection.table(self._table_name)
-        if self._source.form == DEBEZIUM and not self._table.has_primary_key:
-            raise InvalidRequest(f"table {self._table.path} has no primary key, and cannot take Debezium's changes")
+        check_table(self._table.info, self._source.reading)
         database = self._table.path.database
         self._offsets_table = self._connection.create_table(
             f"{database}.{OFFSETS_TABLE}", _OFFSETS, primary_key=["job", "topic", "topic_partition"], buckets=1,
@@ -274,15 +273,26 @@ class KafkaIngest:
             for each in consumer.consume(100, _POLL_SECONDS):
                 if each.error() is None and each.value() is not None:
                     message = Message(each.partition(), each.offset(), each.key(), each.value())
-                    rows = read([message], self._source.form).rows
+                    rows = read([message], self._source.reading).rows
                     if not rows or not rows[0].fields or not key_fields(message):
                         raise InvalidRequest(
                             f"{self._at(message)} does not describe its columns and its key, so the table cannot be "
                             "created from it: create it (`forebay create`), or have Debezium send the schema part "
                             "(key.converter.schemas.enable, value.converter.schemas.enable)"
                         )
-                    return {name: type_of(of) for name, of in rows[0].fields.items()}, key_fields(message)
+                    return self._columns_of(rows[0].fields, key_fields(message)), key_fields(message)
         raise NotFound(f"topic {topic} has no message yet that describes the columns of table {self._table_name}")
+
+    def _columns_of(self, fields: Mapping[str, Any], key: Sequence[str]) -> dict[str, Any]:
+        """The columns of a table for these fields. With a flag, deleted rows stay, and may lack all but their key."""
+        reading = self._source.reading
+        columns = {name: type_of(described) for name, described in fields.items()}
+        if reading.deleted_column is not None:
+            columns = {name: t if name in key else t.as_nullable() for name, t in columns.items()}
+            columns[reading.deleted_column] = types.boolean().not_null()
+        if reading.version_column is not None:
+            columns[reading.version_column.name] = types.bigint().not_null()
+        return columns
 
     def _seek(self, consumer: Any) -> None:
         """Read on from the offsets that the server has. Those where partitions begin are kept there at once."""
@@ -329,9 +339,9 @@ class KafkaIngest:
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, messages: Sequence[Message]) -> None:
-        batch = read(messages, self._source.form)
+        batch = read(messages, self._source.reading)
         self._fit(batch)
-        rows = runs(batch, self._table.info, self._source.time_unit)
+        rows = runs(batch, self._table.info, self._source.reading)
         if batch.wrong and self._handling.wrong == FAIL:
             message, reason = batch.wrong[0]
             raise InvalidRequest(

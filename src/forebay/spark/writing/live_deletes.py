@@ -49,15 +49,23 @@ def check_takes_deletes(info: TableInfo) -> None:
             f"rows of table {info.path} cannot be deleted: the server numbers them in column '{numbered}', which no "
             "delete clears, so they would stay, with nulls in their other columns (as in Fluss)"
         )
-    behavior, engine = info.descriptor.delete_behavior, info.descriptor.merge_engine
-    if engine is not None and behavior == "ignore":
-        raise UnsupportedOperation(
-            f"rows of table {info.path} cannot be deleted: its merge engine '{engine}' ignores deletes"
-        )
+    check_heeds_deletes(info)
+    behavior = info.descriptor.delete_behavior
     if behavior == "disable":
         raise InvalidRequest(
             f"rows of table {info.path} cannot be deleted: 'table.delete.behavior' is {behavior}",
             ErrorCode.DELETION_DISABLED_EXCEPTION,
+        )
+
+
+def check_heeds_deletes(info: TableInfo) -> None:
+    """Raise `UnsupportedOperation` where a delete would have no effect."""
+    engine = info.descriptor.merge_engine
+    if engine is not None and info.descriptor.delete_behavior == "ignore":
+        raise UnsupportedOperation(
+            f"rows of table {info.path} cannot be deleted: its merge engine '{engine}' ignores deletes. "
+            "Leave them out, or write rows that say that they are deleted (docs/live-merge-engines.md, "
+            "from_debezium(deleted_column=...))"
         )
 
 

@@ -41,6 +41,9 @@ from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, sho
 from forebay.spark.writing.distinct_keys import DistinctKeys
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from forebay.client.table import Table
     from forebay.client.transaction import PlainWriter, StagedWriter, Transaction
 
@@ -378,6 +381,7 @@ class IncomingRows:
         self.columns = None if self.deletes_only or len(written) == len(own) else written
         """The columns of a partial update; None for whole rows, and for deletes of these."""
         self._written = written
+        self._may_ignore_deletes = self.kinds is not None and info.descriptor.merge_engine is not None
         self.sets_rows = is_whole and self.kinds is None and info.descriptor.merge_engine is None
         """Whether the table has exactly the written rows afterwards, whatever rows with their keys it had before."""
 
@@ -392,23 +396,30 @@ class IncomingRows:
     def ready(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """`batch` with the table's columns and types, followed by the change types if it has them."""
         self._check_numbered(batch)
+        if self._may_ignore_deletes and self._deletes(batch).any():
+            from forebay.spark.writing.live_deletes import check_heeds_deletes
+
+            check_heeds_deletes(self._info)
         names = {data_name: own for own, data_name in self._names.items()}
         renamed = batch.rename_columns([names.get(name, name) for name in batch.schema.names])
         rows = cast_batch(renamed, self._target, truncate=True)
         if self.deletes_only:
-            return rows.filter(self._deletes(batch))
+            return rows.filter(pa.array(self._only_deletes(batch)))
         return rows if self.kinds is None else rows.append_column(CHANGE_TYPE_COLUMN, batch.column(self.kinds))
 
-    def _deletes(self, batch: pa.RecordBatch) -> pa.Array:
+    def _deletes(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        is_delete: npt.NDArray[np.bool_] = change_numbers(batch.column(self.kinds)) == CHANGE_TYPES.index(DELETE)
+        return is_delete
+
+    def _only_deletes(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """The mask of deletes in data that has only the key. Other rows must be old images of updates."""
-        kinds = change_numbers(batch.column(self.kinds))
-        is_delete = kinds == CHANGE_TYPES.index(DELETE)
+        kinds, is_delete = change_numbers(batch.column(self.kinds)), self._deletes(batch)
         if not (is_delete | (kinds == CHANGE_TYPES.index(UPDATE_BEFORE))).all():
             raise InvalidRequest(
                 f"the data has no columns but the primary key of {self._info.path} and '{self.kinds}', so it can only "
                 "delete rows: an insert or update needs a column to write"
             )
-        return pa.array(is_delete)
+        return is_delete
 
     def _check_numbered(self, batch: pa.RecordBatch) -> None:
         name = self._info.schema.auto_increment_column

@@ -32,6 +32,18 @@ const HISTORY = [
   { name: "changes", label: "Changes", class: "wide", cell: (v) => v.changes.length ? v.changes.map((text) => html`<div>${text}</div>`) : html`<span class="muted">${v.schema_id === 1 ? "created" : "no column changes"}</span>` },
 ];
 
+const COMMITS = [
+  { name: "number", label: "Commit", class: "name", cell: (c) => html`<a href=${`/sql?q=${encodeURIComponent(c.statement)}`} title="Read the table as of this commit">Commit ${number(c.number)}</a>` },
+  { name: "committed_at", label: "Time", cell: (c) => html`<${Ago} at=${c.committed_at} />` },
+  { name: "operation", label: "Operation" },
+  { name: "rows", label: "Rows", num: true, cell: (c) => number(c.rows) },
+  { name: "user", label: "User" },
+  { name: "application", label: "Application", class: "wide", cell: (c) => c.application === null ? UNKNOWN : html`${c.application} <span class="muted">version</span> ${c.version}` },
+  { name: "transaction_id", label: "Transaction", num: true, cell: (c) => number(c.transaction_id) },
+];
+
+const NO_COMMITS = html`<${Empty} title="No commits">A transaction is a commit: a statement or micro-batch of Spark, conn.transaction(), forebay ingest. Rows that are written without one are only in the log.<//>`;
+
 export default function Table({ database, table }) {
   const path = apiPath("tables", database, table);
   const answer = useApi(path, {}, { every: 5 });
@@ -58,6 +70,7 @@ export default function Table({ database, table }) {
     </div>
     ${t.partitions !== null && html`<${Card} title="Partitions"><${PagedTable} path=${`${path}/partitions`} columns=${PARTITIONS(t)} label="Partitions" limit=${20} every=${10} keyOf=${(p) => p.id} empty=${html`<${Empty} title="There are no partitions yet">Writers create them.<//>`} /><//>`}
     <${Card} title="Buckets"><${PagedTable} path=${`${path}/buckets`} columns=${BUCKETS(t.partitions !== null, t.lake)} label="Buckets" limit=${20} every=${5} keyOf=${(b) => `${b.partition}/${b.bucket}`} empty=${html`<${Empty} title="There are no buckets yet" />`} /><//>
+    <${Card} title="Commits"><${PagedTable} path=${`${path}/commits`} columns=${COMMITS} label="Commits" limit=${10} every=${10} keyOf=${(c) => c.number} empty=${NO_COMMITS} above=${(page) => html`<${Missing} missing=${page.missing} />`} /><//>
     <div class="columns">
       <${Card} title="CREATE TABLE" actions=${html`<${CopyButton} text=${t.ddl} />`}><pre class="code" tabindex="0" aria-label="CREATE TABLE">${t.ddl}</pre><//>
       <div class="stack">
