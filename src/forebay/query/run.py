@@ -260,12 +260,25 @@ class Execution:
         parameters = parameter_types(statement, schemas, None if target is None else _inserted_schema(target))
         if target is not None:
             return Description(_ROWS, parameters, True)
-        names = parameters.names
-        nulls = [None] * len(names) if all(name.isdigit() for name in names) else dict.fromkeys(names)
-        relation = self._own.sql(query, params=parameter_values or nulls or None)
+        relation = self._relation(query, parameter_values, parameters.names)
         schema = (relation if statement.kind == "EXPLAIN" else relation.limit(0)).to_arrow_reader().schema
         fields = zip(relation.columns, schema)  # a subquery's names differ from each other
         return Description(pa.schema([field.with_name(name) for name, field in fields]), parameters, False)
+
+    def _relation(self, query: str, values: Sequence[Any], names: Sequence[str]) -> Any:
+        """The query, not run. Parameters without values are null, or 1 where a NULL may not stand."""
+
+        def of(value: Any) -> Any:
+            return [value] * len(names) if all(name.isdigit() for name in names) else dict.fromkeys(names, value)
+
+        if values or not names:
+            return self._own.sql(query, params=values or None)
+        try:
+            return self._own.sql(query, params=of(None))
+        except self._duckdb.BinderException:
+            with suppress(self._duckdb.Error):
+                return self._own.sql(query, params=of(1))
+            raise
 
     def _rows(self, text: str, parameters: Any = None) -> pa.RecordBatchReader:
         try:
