@@ -10,13 +10,15 @@ committed when it returns.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy.types as sql_types
 from sqlalchemy import URL, exc, pool
-from sqlalchemy.engine import default, reflection
+from sqlalchemy.engine import default, interfaces, reflection
 from sqlalchemy.sql import compiler, sqltypes, type_api
 
 _PORT = 31337
@@ -25,6 +27,10 @@ _SCHEMA_OPTION = "adbc.flight.sql.session.option.schema"
 _CATALOG_OPTION = "adbc.flight.sql.session.option.catalog"
 _KEY_SEQUENCE = b"FOREBAY:KEY_SEQUENCE"
 _TYPE_NAME, _REMARKS = b"ARROW:FLIGHT:SQL:TYPE_NAME", b"ARROW:FLIGHT:SQL:REMARKS"
+_IS_NUMBERED = b"ARROW:FLIGHT:SQL:IS_AUTO_INCREMENT"
+_COMMENT = b"FOREBAY:COMMENT"
+_ISOLATION: interfaces.IsolationLevel = "AUTOCOMMIT"
+_DECIMAL_DIGITS, _SINGLE_BITS = 38, 24
 _LOST = ("connection error", "transport:", "login has expired")
 
 
@@ -51,6 +57,44 @@ class ForebayCompiler(compiler.SQLCompiler):
             return f"({cut} - CAST(({left}) % ({right}) <> 0 AND (({left}) < 0) <> (({right}) < 0) AS INTEGER))"
         return f"FLOOR(({left}) / ({right}))"
 
+    def visit_bitwise_xor_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """The exclusive or; DuckDB's `^` is a power."""
+        return f"xor({self.process(binary.left, **kw)}, {self.process(binary.right, **kw)})"
+
+    def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """Whether a part of the text matches."""
+        return self._regexp("regexp_matches", (binary.left, binary.right), binary.modifiers["flags"], **kw)
+
+    def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """Whether no part of the text matches."""
+        return f"NOT {self.visit_regexp_match_op_binary(binary, operator, **kw)}"
+
+    def visit_regexp_replace_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """The text with the first match replaced, or all with the flag `g`."""
+        return self._regexp("regexp_replace", (binary.left, *binary.right), binary.modifiers["flags"], **kw)
+
+    def _regexp(self, function: str, arguments: Sequence[Any], flags: str | None, **kw: Any) -> str:
+        texts = [self.process(each, **kw) for each in arguments]
+        if flags is not None:
+            texts.append(self.render_literal_value(flags, sqltypes.STRINGTYPE))
+        return f"{function}({', '.join(texts)})"
+
+    def get_select_precolumns(self, select: Any, **kw: Any) -> str:
+        """DISTINCT, and DISTINCT ON."""
+        if not select._distinct_on:
+            return "DISTINCT " if select._distinct else ""
+        return f"DISTINCT ON ({', '.join(self.process(column, **kw) for column in select._distinct_on)}) "
+
+    def visit_postgresql_distinct_on(self, element: Any, **kw: Any) -> str:
+        """DISTINCT ON as SQLAlchemy 2.1 has it: `select.ext(postgresql.distinct_on(...))`, after a DISTINCT."""
+        return f"ON ({', '.join(self.process(column, **kw) for column in element._distinct_on)})"
+
+    def limit_clause(self, select: Any, **kw: Any) -> str:
+        """LIMIT and OFFSET, each of which may stand alone."""
+        limit, offset = select._limit_clause, select._offset_clause
+        text = "" if limit is None else f"\n LIMIT {self.process(limit, **kw)}"
+        return text if offset is None else f"{text}\n OFFSET {self.process(offset, **kw)}"
+
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
         """No rows of NULLs, which compare with every type."""
         return f"SELECT {', '.join('NULL' for _ in element_types or [None])} WHERE 1 = 0"
@@ -67,6 +111,42 @@ class ForebayTypeCompiler(compiler.GenericTypeCompiler):
         """The type of a timedelta."""
         return "INTERVAL"
 
+    def visit_ARRAY(self, type_: Any, **kw: Any) -> str:
+        """A list, of lists where it has dimensions."""
+        return self.process(type_.item_type, **kw) + "[]" * (type_.dimensions or 1)
+
+    def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
+        """A time of a clock, or an instant if it has a zone."""
+        return "TIMESTAMP WITH TIME ZONE" if type_.timezone else "TIMESTAMP"
+
+    visit_TIMESTAMP = visit_DATETIME
+
+    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
+        """A DOUBLE, as in other databases, unless 24 bits are enough. DuckDB's FLOAT has 32 bits."""
+        return "REAL" if type_.precision is not None and type_.precision <= _SINGLE_BITS else "DOUBLE"
+
+    def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
+        """A decimal. Without a precision it has the largest one: DuckDB's would cut after three digits."""
+        precision = _DECIMAL_DIGITS if type_.precision is None else type_.precision
+        scale = type_.scale
+        if scale is None:
+            scale = type_._effective_decimal_return_scale if type_.precision is None else 0
+        return f"DECIMAL({precision}, {scale})"
+
+    visit_DECIMAL = visit_NUMERIC
+
+    def visit_CLOB(self, type_: Any, **kw: Any) -> str:
+        """A text of any length."""
+        return "VARCHAR"
+
+    visit_NCLOB = visit_CLOB
+
+    def visit_BINARY(self, type_: Any, **kw: Any) -> str:
+        """Bytes of any length."""
+        return "BLOB"
+
+    visit_VARBINARY = visit_BINARY
+
 
 class Bytes(sql_types.LargeBinary):
     """Bytes, which ADBC takes and returns as they are."""
@@ -75,8 +155,40 @@ class Bytes(sql_types.LargeBinary):
         """As `bytes`, also a bytearray or a memoryview."""
         return lambda value: None if value is None else bytes(value)
 
+    def literal_processor(self, dialect: Any) -> Any:
+        """As the hexadecimal digits of any bytes."""
+        return lambda value: f"from_hex('{bytes(value).hex()}')"
+
     def result_processor(self, dialect: Any, coltype: Any) -> None:
         """Nothing to do."""
+
+
+class Decimals(sql_types.Numeric[Any]):
+    """Decimals: the values of one parameter are of one type, so numbers of other types become decimals, too."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        """As `Decimal`, by the digits that Python shows."""
+        return _as_decimal
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        """As `Decimal` unless floats are asked for: DuckDB divides decimals as floats."""
+        return _as_decimal if self.asdecimal else _as_float
+
+
+def _as_decimal(value: Any) -> Decimal | None:
+    return value if value is None or isinstance(value, Decimal) else Decimal(str(value))
+
+
+def _as_float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+class Floats(sql_types.Float[Any]):
+    """Floats: the values of one parameter are of one type, so numbers of other types become floats, too."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        """As `float`."""
+        return _as_float
 
 
 class Interval(type_api.NativeForEmulated, sqltypes._AbstractInterval):
@@ -131,14 +243,20 @@ class ForebayDialect(default.DefaultDialect):
     preparer = ForebayIdentifierPreparer
     statement_compiler = ForebayCompiler
     type_compiler_cls = ForebayTypeCompiler
-    colspecs: Any = {sqltypes._Binary: Bytes, sql_types.Interval: Interval}  # noqa: RUF012 - as SQLAlchemy declares it
+    colspecs: Any = {  # noqa: RUF012 - as SQLAlchemy declares it
+        sqltypes._Binary: Bytes,
+        sql_types.Numeric: Decimals,
+        sql_types.Float: Floats,
+        sql_types.Interval: Interval,
+    }
     div_is_floordiv = False
     supports_statement_cache = True
     supports_native_boolean = True
     supports_native_decimal = True
     supports_multivalues_insert = True
-    supports_default_values = False
+    supports_default_values = supports_empty_insert = False
     supports_alter = False
+    cte_follows_insert = True
     postfetch_lastrowid = False
     supports_sane_rowcount = False  # of a query it is -1
     supports_sane_multi_rowcount = False
@@ -184,6 +302,17 @@ class ForebayDialect(default.DefaultDialect):
             "autocommit": True,
         }
 
+    def get_isolation_level_values(self, dbapi_conn: Any) -> Sequence[interfaces.IsolationLevel]:
+        """AUTOCOMMIT alone."""
+        return [_ISOLATION]
+
+    def get_isolation_level(self, dbapi_connection: Any) -> Any:
+        """AUTOCOMMIT: each INSERT is a transaction."""
+        return _ISOLATION
+
+    def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
+        """Nothing: SQLAlchemy has checked that it is AUTOCOMMIT."""
+
     def do_begin(self, dbapi_connection: Any) -> None:
         """Nothing: there are no transactions."""
 
@@ -222,14 +351,15 @@ class ForebayDialect(default.DefaultDialect):
         """None."""
         return []
 
+    @reflection.cache
     def has_table(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> bool:
         """Whether a table exists."""
-        return table_name in self.get_table_names(connection, schema)
+        return table_name in self.get_table_names(connection, schema, **kw)
 
     @reflection.cache
     def _columns(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> pa.Schema:
         catalog, database = self._place(schema)
-        if not self.has_table(connection, table_name, schema):
+        if not self.has_table(connection, table_name, schema):  # a cached answer may be too old
             raise exc.NoSuchTableError(table_name if database is None else f"{schema or database}.{table_name}")
         return connection.connection.driver_connection.adbc_get_table_schema(
             table_name, catalog_filter=catalog, db_schema_filter=database
@@ -238,17 +368,7 @@ class ForebayDialect(default.DefaultDialect):
     @reflection.cache
     def get_columns(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> list[Any]:
         """The columns of a table."""
-        return [
-            {
-                "name": field.name,
-                "type": _type_of(field),
-                "nullable": field.nullable,
-                "default": None,
-                "autoincrement": False,
-                "comment": ((field.metadata or {}).get(_REMARKS) or b"").decode() or None,
-            }
-            for field in self._columns(connection, table_name, schema, **kw)
-        ]
+        return [_column(field) for field in self._columns(connection, table_name, schema, **kw)]
 
     @reflection.cache
     def get_pk_constraint(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
@@ -258,29 +378,34 @@ class ForebayDialect(default.DefaultDialect):
         key = sorted((int(place), field.name) for place, field in zip(positions, fields) if place)
         return {"constrained_columns": [name for _, name in key], "name": None}
 
+    def get_table_comment(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        """The comment of a table."""
+        metadata = self._columns(connection, table_name, schema, **kw).metadata or {}
+        return {"text": metadata[_COMMENT].decode() if _COMMENT in metadata else None}
+
     def get_foreign_keys(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> list[Any]:
-        """None."""
-        return []
+        """None. Raises `NoSuchTableError`, as all that is asked about a table."""
+        return self._none_of(connection, table_name, schema, **kw)
 
     def get_indexes(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> list[Any]:
         """None."""
-        return []
+        return self._none_of(connection, table_name, schema, **kw)
 
     def get_unique_constraints(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
         """None."""
-        return []
+        return self._none_of(connection, table_name, schema, **kw)
 
     def get_check_constraints(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
         """None."""
-        return []
+        return self._none_of(connection, table_name, schema, **kw)
 
-    def get_table_comment(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
-        """None: Flight SQL does not carry it."""
-        return {"text": None}
+    def _none_of(self, connection: Any, table_name: str, schema: str | None, **kw: Any) -> list[Any]:
+        self._columns(connection, table_name, schema, **kw)
+        return []
 
     def _place(self, schema: str | None) -> tuple[str, str | None]:
         """The catalog and the database that a schema means."""
@@ -301,8 +426,25 @@ def _escaped(name: str) -> str:
     return name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
+def _column(field: pa.Field) -> dict[str, Any]:
+    metadata = field.metadata or {}
+    column = {
+        "name": field.name,
+        "type": _type_of(field),
+        "nullable": field.nullable,
+        "default": None,
+        "comment": metadata.get(_REMARKS, b"").decode() or None,
+    }
+    if metadata.get(_IS_NUMBERED) == b"1":  # SQLAlchemy asks to leave it out where it is not so
+        column["autoincrement"] = True
+    return column
+
+
 def _type_of(field: pa.Field) -> Any:
     t, is_ = field.type, pa.types
+    named = ((field.metadata or {}).get(_TYPE_NAME) or str(t).encode()).decode()
+    if (text := re.fullmatch(r"(VAR)?CHAR\((\d+)\)", named)) is not None:
+        return (sql_types.VARCHAR if text[1] else sql_types.CHAR)(int(text[2]))
     if is_.is_decimal(t):
         return sql_types.Numeric(t.precision, t.scale)
     if is_.is_timestamp(t):
@@ -313,7 +455,7 @@ def _type_of(field: pa.Field) -> Any:
         (is_.is_int32, sql_types.Integer),
         (is_.is_integer, sql_types.SmallInteger),
         (is_.is_float64, sql_types.Double),
-        (is_.is_floating, sql_types.Float),
+        (is_.is_floating, sql_types.REAL),
         (is_.is_string, sql_types.String),
         (is_.is_date, sql_types.Date),
         (is_.is_time, sql_types.Time),
@@ -322,4 +464,4 @@ def _type_of(field: pa.Field) -> Any:
     ):
         if test(t):
             return sql_type()
-    return NestedType(((field.metadata or {}).get(_TYPE_NAME) or str(t).encode()).decode())
+    return NestedType(named)

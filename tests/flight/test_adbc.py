@@ -90,6 +90,15 @@ def test_parameters_of_each_kind(client: Any) -> None:
         cursor.execute("SELECT id FROM fluss.orders WHERE id = ?", pa.record_batch({"0": [1, 2]}))
 
 
+def test_a_parameter_may_stand_where_null_may_not(client: Any) -> None:
+    """A statement is described before its parameters are known. Found by SQLAlchemy's suite."""
+    window = "ORDER BY id RANGE BETWEEN ? PRECEDING AND CURRENT ROW"
+    statement = f"SELECT id, sum(id) OVER ({window}) AS s FROM fluss.orders WHERE id <= 3 ORDER BY id"
+    assert [row["s"] for row in rows(client, statement, [1])] == [1, 3, 5]
+    with pytest.raises(Error, match="Window RANGE expressions cannot be NULL"):
+        rows(client, statement, [None])
+
+
 def test_a_prepared_statement_says_what_it_takes_and_follows_changes_of_the_table(
     client: Any, live: EmbeddedConnection
 ) -> None:
@@ -182,6 +191,29 @@ def test_ingesting_a_batch_without_rows_makes_the_table(client: Any, live: Embed
         assert live.table("fluss.nothing").scan().to_arrow().schema.names == ["id", "item"]
         with client.cursor() as cursor, pytest.raises(Error, match="Stream finished before first message"):
             cursor.adbc_ingest("nothing", batch.schema.empty_table(), mode="append", db_schema_name="fluss")
+
+
+def test_parameters_and_rows_of_half_floats_and_wide_decimals_are_taken(client: Any, live: EmbeddedConnection) -> None:
+    """Found by ADBC's validation suite."""
+    live.create_table("fluss.widened", {"half": "FLOAT", "wide": "DECIMAL(38, 2)"})
+    given = pa.table({"half": pa.array([1.5], pa.float16()), "wide": pa.array([Decimal("2.50")], pa.decimal256(38, 2))})
+    with client.cursor() as cursor:
+        cursor.adbc_ingest("widened", given, mode="append", db_schema_name="fluss")
+        cursor.executemany("INSERT INTO fluss.widened VALUES (?, ?)", given)
+    assert rows(client, "SELECT * FROM fluss.widened") == [{"half": 1.5, "wide": Decimal("2.50")}] * 2
+
+
+def test_rows_are_ingested_without_the_column_that_the_server_numbers(client: Any, live: EmbeddedConnection) -> None:
+    live.create_table("fluss.numbered", {"id": "INT", "no": "BIGINT"}, primary_key="id", auto_increment="no")
+    with client.cursor() as cursor:
+        assert cursor.adbc_ingest("numbered", pa.table({"id": [7]}), mode="append", db_schema_name="fluss") == 1
+        given = pa.table({"id": [8], "no": [1]})
+        with pytest.raises(Error, match="the server numbers column 'no', so leave it out"):
+            cursor.adbc_ingest("numbered", given, mode="append", db_schema_name="fluss")
+    assert rows(client, "SELECT * FROM fluss.numbered") == [{"id": 7, "no": 1}]
+    is_numbered = b"ARROW:FLIGHT:SQL:IS_AUTO_INCREMENT"
+    schema = client.adbc_get_table_schema("numbered", db_schema_filter="fluss")
+    assert [field.metadata[is_numbered] for field in schema] == [b"0", b"1"]
 
 
 def test_what_the_catalog_has(client: Any) -> None:
@@ -383,6 +415,20 @@ def test_a_session_has_a_catalog_and_a_schema_for_names_without(endpoint: Flight
             )
     with closing(flightsql.connect(endpoint.location, autocommit=True)) as other, pytest.raises(Error, match="items"):
         rows(other, "SELECT name FROM items")
+
+
+def test_a_session_has_a_catalog_before_one_is_set(endpoint: FlightSqlServer, flight_lake: str) -> None:
+    options = {DatabaseOptions.WITH_COOKIE_MIDDLEWARE.value: "true"}
+    with flightsql.connect(endpoint.location, db_kwargs=options, autocommit=True) as connection:
+        assert connection.adbc_current_catalog == "live"
+        connection.adbc_current_catalog = "lake"
+        assert connection.adbc_current_catalog == "lake"
+    only = FlightSqlServer(None, {"shelf": flight_lake})
+    try:
+        with flightsql.connect(only.location, db_kwargs=options, autocommit=True) as connection:
+            assert connection.adbc_current_catalog == "shelf"
+    finally:
+        only.stop()
 
 
 def test_users_log_in_at_the_server_and_query_as_themselves(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.dialects import registry
+from sqlalchemy.dialects import postgresql, registry
 
 from forebay.flight.server import FlightSqlServer
 from forebay.inprocess import EmbeddedConnection
@@ -51,6 +51,16 @@ def test_schemas_tables_columns_and_keys_are_reflected(engine: sa.Engine, live: 
     assert not inspector.has_table("note%", "fluss")
     with pytest.raises(sa.exc.NoSuchTableError, match=r"fluss\.nope"):
         inspector.get_columns("nope", "fluss")
+    for ask in (
+        inspector.get_pk_constraint,
+        inspector.get_foreign_keys,
+        inspector.get_indexes,
+        inspector.get_unique_constraints,
+        inspector.get_check_constraints,
+        inspector.get_table_comment,
+    ):
+        with pytest.raises(sa.exc.NoSuchTableError):
+            ask("nope", "fluss")
     live.create_table("fluss.all_types", TYPES, ignore_if_exists=True)
     types = {column["name"]: str(column["type"]) for column in inspector.get_columns("all_types", "fluss")}
     assert (types["list"], types["map"], types["bytes"]) == ("ARRAY<INT>", "MAP<STRING NOT NULL, INT>", "BLOB")
@@ -147,6 +157,97 @@ def test_expressions_of_integers_times_and_bytes_mean_what_python_means(engine: 
         assert found(sa.cast(hour, sa.Interval), where=values.c.id == 6) == [hour]
         connection.execute(values.insert(), [{"id": 100, "raw": b"\x00"}, {"id": 101, "raw": None}])
         assert found(values.c.raw, where=values.c.id.in_([100, 101])) == [b"\x00", None]
+
+
+def test_comments_lengths_and_numbered_columns_are_reflected(engine: sa.Engine, live: EmbeddedConnection) -> None:
+    columns = {"id": "BIGINT", "code": "CHAR(3)", "small": "FLOAT", "no": "BIGINT"}
+    live.create_table("fluss.described", columns, primary_key="id", auto_increment="no", comment="what they are")
+    inspector = sa.inspect(engine)
+    assert inspector.get_table_comment("described", "fluss") == {"text": "what they are"}
+    found = {column["name"]: column for column in inspector.get_columns("described", "fluss")}
+    assert isinstance(found["code"]["type"], sa.CHAR)
+    assert found["code"]["type"].length == 3
+    assert isinstance(found["small"]["type"], sa.REAL)
+    assert [name for name in found if found[name].get("autoincrement")] == ["no"]
+    table = sa.Table("described", sa.MetaData(), schema="fluss", autoload_with=engine)
+    with engine.connect() as connection:
+        connection.execute(table.insert(), [{"id": 5, "code": "abc"}])
+        assert connection.execute(sa.select(table.c.id, table.c.no)).all() == [(5, 1)]
+
+
+def test_autocommit_is_the_only_isolation_level(endpoint: FlightSqlServer) -> None:
+    url = f"forebay://127.0.0.1:{endpoint.port}/"
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            assert connection.get_isolation_level() == "AUTOCOMMIT"
+            with pytest.raises(sa.exc.ArgumentError, match=r"Valid isolation levels .* are AUTOCOMMIT"):
+                connection.execution_options(isolation_level="SERIALIZABLE")
+    finally:
+        engine.dispose()
+
+
+def test_casts_keep_the_digits_and_zones_that_their_types_have(engine: sa.Engine) -> None:
+    at = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+    casts = (
+        ("1.23456", sa.Numeric, Decimal("1.2345600000")),
+        ("1.5", sa.Numeric(5), Decimal("2")),
+        ("0.1", sa.Float, 0.1),
+        ("0.1", sa.Float(24), 0.10000000149011612),
+        ("2026-01-01 12:00+00", sa.DateTime(timezone=True), at),
+        ("2026-01-01 12:00+00", sa.TIMESTAMP(timezone=True), at),
+        ("2026-01-01 12:00", sa.DateTime, at.replace(tzinfo=None)),
+        ("x", sa.CLOB, "x"),
+        ("x", sa.BINARY(16), b"x"),
+        ("x", sa.VARBINARY(16), b"x"),
+        ("[1, 2]", sa.ARRAY(sa.Integer), [1, 2]),
+        ("[[1], [2]]", sa.ARRAY(sa.Integer, dimensions=2), [[1], [2]]),
+    )
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(*(sa.cast(sa.literal(text, sa.String), t) for text, t, _ in casts))).one()
+    assert list(found) == [value for _, _, value in casts]
+
+
+@pytest.mark.skipif(not hasattr(postgresql, "distinct_on"), reason="SQLAlchemy 2.1 has it")
+def test_distinct_on_keeps_one_row_of_each_value(engine: sa.Engine) -> None:
+    ids = sa.values(sa.column("part", sa.Integer), sa.column("id", sa.Integer), name="v").data(
+        [(1, 10), (1, 11), (2, 20)]
+    )
+    newest = sa.select(ids.c.part, ids.c.id).order_by(ids.c.part, ids.c.id.desc())
+    with engine.connect() as connection:
+        assert connection.execute(newest.ext(postgresql.distinct_on(ids.c.part))).all() == [(1, 11), (2, 20)]
+        with pytest.warns(sa.exc.SADeprecationWarning):
+            older = newest.distinct(ids.c.part)
+        assert connection.execute(older).all() == [(1, 11), (2, 20)]
+
+
+def test_operators_of_sqlalchemy_are_written_in_the_words_of_duckdb(engine: sa.Engine, values: sa.Table) -> None:
+    name, number = sa.literal("Tea and tea", sa.String), sa.literal(5, sa.Integer)
+    asked = (
+        (name.regexp_match("^tea"), False),
+        (name.regexp_match("^tea", flags="i"), True),
+        (sa.not_(name.regexp_match("rum")), True),
+        (name.regexp_replace("[Tt]ea", "rum"), "rum and tea"),
+        (name.regexp_replace("tea", "rum", flags="gi"), "rum and rum"),
+        (number.bitwise_xor(3), 6),
+        (number.bitwise_xor(3).bitwise_and(4), 4),
+    )
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(*(expression for expression, _ in asked))).one()
+        assert list(found) == [value for _, value in asked]
+        ids = sa.select(values.c.id).where(values.c.id < 8).order_by(values.c.id)
+        assert connection.execute(ids.offset(1)).scalars().all() == [6, 7]
+        assert connection.execute(ids.offset(1).limit(1)).scalars().all() == [6]
+        written = ids.where(values.c.raw == b"\x00\xff'").compile(engine, compile_kwargs={"literal_binds": True})
+        assert connection.exec_driver_sql(str(written)).scalars().all() == [-7]
+        given = [{"id": 300, "amount": 2}, {"id": 301, "amount": Decimal("2.25")}, {"id": 302, "amount": 2.5}]
+        notes = sa.Table("notes", sa.MetaData(), schema="fluss", autoload_with=engine)
+        connection.execute(notes.insert(), [{**row, "part": 30} for row in given])
+        amounts = sa.select(notes.c.amount).where(notes.c.part == 30).order_by(notes.c.id)
+        assert connection.execute(amounts).scalars().all() == [Decimal("2.00"), Decimal("2.25"), Decimal("2.50")]
+        half = connection.execute(sa.select(sa.func.max(notes.c.amount) / 2).where(notes.c.part == 30)).scalar_one()
+        assert half == Decimal("1.25")
+        assert isinstance(half, Decimal)
 
 
 def test_lists_without_elements_select_nothing_in_texts_too(engine: sa.Engine, values: sa.Table) -> None:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,38 @@ def test_rows_are_inserted_as_one_transaction(conn: EmbeddedConnection, lake: st
     *_, shown, mark = str(caught.value).splitlines()
     assert shown == "LINE 1: INSERT INTO fluss.visits VALUES ('x', 'y')"
     assert mark == " " * shown.index("'x'") + "^^^"
+
+
+def test_an_insert_leaves_out_the_column_that_the_server_numbers(conn: EmbeddedConnection) -> None:
+    conn.create_table(
+        "fluss.tickets", {"id": "BIGINT", "no": "BIGINT", "who": "STRING"}, primary_key="id", auto_increment="no"
+    )
+    conn.sql("INSERT INTO fluss.tickets (id, who) VALUES (1, 'ann')")
+    conn.sql("INSERT INTO fluss.tickets VALUES (2, 'bob')")
+    conn.sql("INSERT INTO fluss.tickets BY NAME SELECT 'eve' AS who, 3 AS id")
+    conn.sql("INSERT INTO fluss.tickets VALUES (?, ?)", [1, "amy"])
+    found = conn.sql("SELECT * FROM fluss.tickets ORDER BY id").to_pylist()
+    assert [row["who"] for row in found] == ["amy", "bob", "eve"]
+    assert [row["no"] for row in found] == [1, 2, 3]
+    for statement in (
+        "INSERT INTO fluss.tickets VALUES (4, 9, 'x')",
+        "INSERT INTO fluss.tickets (id, no) VALUES (4, 9)",
+        "INSERT INTO fluss.tickets BY NAME SELECT 4 AS id, 9 AS no",
+    ):
+        with pytest.raises(InvalidRequest, match="the server numbers column 'no', so leave it out"):
+            conn.sql(statement)
+    assert conn.sql("SELECT count(*) AS n FROM fluss.tickets").to_pylist() == [{"n": 3}]
+
+
+def test_rows_of_arrow_types_that_duckdb_does_not_read_are_widened_or_refused(conn: EmbeddedConnection) -> None:
+    half, wide = pa.array([1.5, None], pa.float16()), pa.array([Decimal("2.50"), None], pa.decimal256(38, 2))
+    batch = pa.record_batch({"half": half, "wide": wide})
+    for rows in (pa.Table.from_batches([batch]), pa.RecordBatchReader.from_batches(batch.schema, [batch])):
+        found = conn.sql("SELECT * FROM given", data={"given": rows}).to_pylist()
+        assert found == [{"half": 1.5, "wide": Decimal("2.50")}, {"half": None, "wide": None}]
+    for refused in (pa.decimal256(39, 0), pa.list_(pa.float16()), pa.struct({"y": pa.decimal256(9, 0)})):
+        with pytest.raises(UnsupportedOperation, match=r"column 'x' is .*, which SQL does not read"):
+            conn.sql("SELECT * FROM given", data={"given": pa.table({"x": pa.array([], refused)})})
 
 
 def test_tables_are_listed_and_described(conn: EmbeddedConnection, lake: str) -> None:

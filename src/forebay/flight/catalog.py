@@ -19,6 +19,9 @@ TABLE = "TABLE"
 KEY_SEQUENCE = "FOREBAY:KEY_SEQUENCE"
 """Metadata of a column of the primary key: its place there. ADBC's driver does not ask for primary keys."""
 
+COMMENT = "FOREBAY:COMMENT"
+"""Metadata of a table's schema: its comment, for which Flight SQL has no place."""
+
 _TEXT, _NOT_NULL = pa.string(), False
 _CATALOGS = pa.schema([pa.field("catalog_name", _TEXT, _NOT_NULL)])
 _SCHEMAS = pa.schema([pa.field("catalog_name", _TEXT), pa.field("db_schema_name", _TEXT, _NOT_NULL)])
@@ -147,7 +150,7 @@ def _primary_key(database: SqlDatabase, command: pb.CommandGetPrimaryKeys) -> It
         if catalog is not None and place != catalog:
             continue
         try:
-            key = database.tables.primary_key(TableName((place, command.db_schema, command.table)))
+            key = database.tables.definition(TableName((place, command.db_schema, command.table))).primary_key
         except NotFound:
             continue
         yield from (
@@ -157,9 +160,10 @@ def _primary_key(database: SqlDatabase, command: pb.CommandGetPrimaryKeys) -> It
 
 
 def _described(database: SqlDatabase, name: TableName) -> pa.Schema:
-    """A table's columns, with what JDBC asks about them as metadata."""
-    fields, key = list[pa.Field](), list(database.tables.primary_key(name))
-    for field, t, comment in database.tables.columns(name):
+    """A table's columns, with what JDBC asks about them as metadata, and its comment."""
+    fields, definition = list[pa.Field](), database.tables.definition(name)
+    key = list(definition.primary_key)
+    for field, t, comment in definition.columns:
         described = {
             "CATALOG_NAME": name.parts[0],
             "DB_SCHEMA_NAME": name.parts[1],
@@ -168,7 +172,7 @@ def _described(database: SqlDatabase, name: TableName) -> pa.Schema:
             "IS_CASE_SENSITIVE": "1" if pa.types.is_string(field.type) else "0",
             "IS_READ_ONLY": "0",
             "IS_SEARCHABLE": "1",
-            "IS_AUTO_INCREMENT": "0",
+            "IS_AUTO_INCREMENT": str(int(field.name == definition.numbered)),
         }
         if isinstance(t, DataType) and t.root is TypeRoot.DECIMAL:
             described |= {"PRECISION": str(t.precision), "SCALE": str(t.scale)}
@@ -178,4 +182,4 @@ def _described(database: SqlDatabase, name: TableName) -> pa.Schema:
         if field.name in key:
             metadata[KEY_SEQUENCE] = str(key.index(field.name) + 1)
         fields.append(field.with_metadata(metadata))
-    return pa.schema(fields)
+    return pa.schema(fields, None if definition.comment is None else {COMMENT: definition.comment})

@@ -416,7 +416,8 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
 
     def _get_options(self, session: ClientSession, body: bytes) -> bytes:
         answer = pb.GetSessionOptionsResult()
-        for name, value in session.options.items():
+        defaults = {"catalog": session.database.tables.default_catalog}
+        for name, value in (defaults | session.options).items():
             answer.session_options[name].string_value = value
         return answer.SerializeToString()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -139,6 +139,8 @@ _PINS_MAX = 5
 
 _BATCH_ROWS = 1_000_000
 
+_DECIMAL_DIGITS = 38
+
 _ROWS = pa.schema([("rows", pa.int64())])
 """What an INSERT returns: how many rows it wrote."""
 
@@ -179,7 +181,7 @@ class Execution:
         self.batch_rows = _BATCH_ROWS
         self.on_commit: Callable[[], object] = _nothing
         for name, rows in data.items():
-            self._own.register(name, rows)
+            self._own.register(name, _scannable(rows))
 
     def run(
         self,
@@ -255,15 +257,28 @@ class Execution:
 
         target = None if statement.target is None else self._tables.target(statement.target.within(self._namespace))
         query = self._with_views(statement, empty_tables)
-        parameters = parameter_types(statement, schemas, None if target is None else target.arrow_schema)
+        parameters = parameter_types(statement, schemas, None if target is None else _inserted_schema(target))
         if target is not None:
             return Description(_ROWS, parameters, True)
-        names = parameters.names
-        nulls = [None] * len(names) if all(name.isdigit() for name in names) else dict.fromkeys(names)
-        relation = self._own.sql(query, params=parameter_values or nulls or None)
+        relation = self._relation(query, parameter_values, parameters.names)
         schema = (relation if statement.kind == "EXPLAIN" else relation.limit(0)).to_arrow_reader().schema
         fields = zip(relation.columns, schema)  # a subquery's names differ from each other
         return Description(pa.schema([field.with_name(name) for name, field in fields]), parameters, False)
+
+    def _relation(self, query: str, values: Sequence[Any], names: Sequence[str]) -> Any:
+        """The query, not run. Parameters without values are null, or 1 where a NULL may not stand."""
+
+        def of(value: Any) -> Any:
+            return [value] * len(names) if all(name.isdigit() for name in names) else dict.fromkeys(names, value)
+
+        if values or not names:
+            return self._own.sql(query, params=values or None)
+        try:
+            return self._own.sql(query, params=of(None))
+        except self._duckdb.BinderException:
+            with suppress(self._duckdb.Error):
+                return self._own.sql(query, params=of(1))
+            raise
 
     def _rows(self, text: str, parameters: Any = None) -> pa.RecordBatchReader:
         try:
@@ -344,21 +359,11 @@ class Execution:
 
     def _insert(self, target: Any, into: str, query: str, parameters: Any) -> Result:
         """Rows first go into a table of DuckDB, which casts them as INSERT does and spills what memory cannot hold."""
-        self._own.register("__forebay_columns", target.arrow_schema.empty_table())
+        schema = _inserted_schema(target)
+        self._own.register("__forebay_columns", schema.empty_table())
         self._own.execute(f"CREATE TEMP TABLE {_INSERTED} AS SELECT * FROM __forebay_columns")
-        head = f"INSERT INTO {_INSERTED} {into}".rstrip()
-        if not isinstance(parameters, pa.RecordBatchReader):
-            self._own.execute(f"{head} {query.strip()}", parameters or None)
-        elif PLACEHOLDERS.match(query):
-            names = [f"c{index}" for index in range(len(parameters.schema))]
-            schema = pa.schema([field.with_name(name) for name, field in zip(names, parameters.schema)])
-            batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in parameters)
-            self._own.register("__forebay_parameters", pa.RecordBatchReader.from_batches(schema, batches))
-            self._own.execute(f"{head} SELECT * FROM __forebay_parameters")
-        else:
-            for batch in parameters:
-                for values in zip(*(column.to_pylist() for column in batch.columns)):
-                    self._own.execute(f"{head} {query.strip()}", list(values))
+        with _naming_numbered(self._duckdb, target):
+            self._collect(f"INSERT INTO {_INSERTED} {into}".rstrip(), query, parameters)
         count = self._own.execute(f"SELECT count(*) FROM {_INSERTED}").fetchall()[0][0]
         rows = self._rows(f"SELECT * FROM {_INSERTED}")
         if self._cancelled:
@@ -367,7 +372,8 @@ class Execution:
         if hasattr(target, "connection"):
             with target.connection.transaction() as transaction:
                 if target.has_primary_key:
-                    transaction.upsert(target, rows)
+                    columns = None if schema == target.arrow_schema else schema.names
+                    transaction.upsert(target, rows, columns)
                 else:
                     transaction.append(target, rows)
         elif target.has_primary_key:
@@ -375,6 +381,22 @@ class Execution:
         else:
             target.append(rows)
         return self._of(pa.table({"rows": pa.array([count], pa.int64())}))
+
+    def _collect(self, head: str, query: str, parameters: Any) -> None:
+        """Run the INSERT into DuckDB's table, once for each row of parameters."""
+        if not isinstance(parameters, pa.RecordBatchReader):
+            self._own.execute(f"{head} {query.strip()}", parameters or None)
+        elif PLACEHOLDERS.match(query):
+            names = [f"c{index}" for index in range(len(parameters.schema))]
+            schema = pa.schema([field.with_name(name) for name, field in zip(names, parameters.schema)])
+            batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in parameters)
+            rows = _scannable(pa.RecordBatchReader.from_batches(schema, batches))
+            self._own.register("__forebay_parameters", rows)
+            self._own.execute(f"{head} SELECT * FROM __forebay_parameters")
+        else:
+            for batch in parameters:
+                for values in zip(*(column.to_pylist() for column in batch.columns)):
+                    self._own.execute(f"{head} {query.strip()}", list(values))
 
     def _of(self, table: pa.Table) -> Result:
         reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
@@ -393,6 +415,51 @@ class Execution:
                     f"{self._tables.resembling(unknown[1])}"
                 ) from e
             raise InvalidRequest(_in_sql(_of_target(str(e), self._target))) from e
+
+
+def _scannable(rows: Any) -> Any:
+    """Arrow rows without the types that DuckDB does not read: float16, and decimals of 256 bits."""
+    if not isinstance(rows, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
+        return rows
+    schema = pa.schema([field.with_type(_scanned_type(field.name, field.type)) for field in rows.schema])
+    return rows if schema == rows.schema else rows.cast(schema)
+
+
+def _scanned_type(name: str, t: pa.DataType) -> pa.DataType:
+    if pa.types.is_float16(t):
+        return pa.float32()
+    if pa.types.is_decimal256(t) and t.precision <= _DECIMAL_DIGITS:
+        return pa.decimal128(t.precision, t.scale)
+    if re.search(r"\b(halffloat|decimal256)\b", str(t)):
+        raise UnsupportedOperation(
+            f"column {name!r} is {t}, which SQL does not read: cast decimals to at most {_DECIMAL_DIGITS} digits, and "
+            "half floats in nested types to float"
+        )
+    return t
+
+
+def _inserted_schema(target: Any) -> pa.Schema:
+    """The columns that an INSERT writes: all but the one that the server numbers."""
+    numbered = _numbered(target)
+    schema: pa.Schema = target.arrow_schema
+    return schema if numbered is None else schema.remove(schema.get_field_index(numbered))
+
+
+def _numbered(target: Any) -> str | None:
+    return target.info.schema.auto_increment_column if hasattr(target, "connection") else None
+
+
+@contextmanager
+def _naming_numbered(duckdb: Any, target: Any) -> Iterator[None]:
+    """Have an error about the columns of an INSERT say which one the server numbers, if there is one."""
+    try:
+        yield
+    except duckdb.BinderException as e:
+        numbered = _numbered(target)
+        if numbered is None:
+            raise
+        message, end, rest = str(e).partition("\n\n")
+        raise type(e)(f"{message}; the server numbers column {numbered!r}, so leave it out{end}{rest}") from e
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -63,6 +64,17 @@ def opened_lake(lake: LakeLike) -> Lake:
     return Catalog.open(options)
 
 
+@dataclass(frozen=True)
+class TableDefinition:
+    """What a table was created with. Columns are an Arrow field, a type in the words of SQL, and a comment each."""
+
+    columns: Sequence[tuple[pa.Field, Any, str | None]]
+    primary_key: Sequence[str] = ()
+    numbered: str | None = None
+    """The column that the server numbers."""
+    comment: str | None = None
+
+
 class Tables:
     """The tables of a cluster (None: of none) and of lakes."""
 
@@ -84,7 +96,7 @@ class Tables:
         if len(rest) != 2:
             raise InvalidRequest(f"{name} names no table: write database.table, or lake.database.table")
         if catalog is None:
-            catalog = LIVE if self._connection is not None or len(self._lakes) != 1 else next(iter(self._lakes))
+            catalog = self.default_catalog
         if catalog not in self._lakes and (catalog != LIVE or self._connection is None):
             raise NotFound(
                 f"{name}: there is no catalog {catalog!r} here; there are {', '.join(self.catalogs) or 'none'}. Lakes "
@@ -108,6 +120,11 @@ class Tables:
         return f"; did you mean '{names[table]}'?" if table in names else did_you_mean(table, names)
 
     @property
+    def default_catalog(self) -> str:
+        """The catalog of names without one: the cluster, or the only lake where there is no cluster."""
+        return LIVE if self._connection is not None or len(self._lakes) != 1 else next(iter(self._lakes))
+
+    @property
     def catalogs(self) -> list[str]:
         """The names of all catalogs."""
         return [LIVE] * (self._connection is not None) + list(self._lakes)
@@ -120,35 +137,28 @@ class Tables:
         """The names of the tables of a database. Raises `NotFound`."""
         return self._lake(catalog).list_tables(database)
 
-    def columns(self, name: TableName) -> list[tuple[pa.Field, Any, str | None]]:
-        """The columns of a table: Arrow field, type in the words of SQL, comment. Raises `NotFound`."""
+    def definition(self, name: TableName) -> TableDefinition:
+        """What a table was created with. Raises `NotFound`."""
         catalog, path = self.place(name)
         lake = self._lakes.get(catalog)
         if isinstance(lake, IcebergLake):
-            return [(field, field.type, None) for field in self.scan(name, None, pinned=False).schema]
+            fields = [(field, field.type, None) for field in self.scan(name, None, pinned=False).schema]
+            return TableDefinition(fields)
         if lake is None:
             assert self._connection is not None
             live = self._connection.table(path)
-            return [
+            columns = [
                 (field.with_nullable(column.data_type.nullable), column.data_type, column.comment)
                 for field, column in zip(live.arrow_schema, live.schema.columns)
             ]
+            numbered = live.schema.auto_increment_column
+            return TableDefinition(columns, live.schema.primary_key, numbered, live.info.descriptor.comment)
         table = lake.table(str(path))
-        return [
+        columns = [
             (field.with_nullable(column.type.nullable), column.type, column.description)
             for field, column in zip(table.arrow_schema, table.schema.fields)
         ]
-
-    def primary_key(self, name: TableName) -> Sequence[str]:
-        """The columns of a table's primary key; none for one without. Raises `NotFound`."""
-        catalog, path = self.place(name)
-        lake = self._lakes.get(catalog)
-        if isinstance(lake, IcebergLake):
-            return ()
-        if lake is None:
-            assert self._connection is not None
-            return self._connection.table(path).schema.primary_key
-        return lake.table(str(path)).schema.primary_keys
+        return TableDefinition(columns, table.schema.primary_keys, None, table.schema.comment)
 
     def create(self, name: TableName, schema: pa.Schema) -> None:
         """Create a table without a primary key. Raises `AlreadyExists`, `NotFound` (the database)."""
