@@ -17,6 +17,7 @@ from forebay.paimon.compact.rewrite import MergeTreeRewriter
 from forebay.paimon.compact.tasks import run_task
 from forebay.paimon.compact.tree import TreePolicy
 from forebay.paimon.compact.universal import CompactUnit
+from forebay.paimon.files import reader as reader_module
 from forebay.paimon.files.writer import RollingWriter
 from forebay.paimon.format.commit_message import DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, FileSource
@@ -312,6 +313,7 @@ def test_a_compaction_that_fails_closes_the_files_it_read(
         raise ZeroDivisionError
 
     monkeypatch.setattr(RollingWriter, "write", failing)
+    monkeypatch.setattr(reader_module, "WHOLE_BYTES_MAX", 0)
     monkeypatch.setattr(MergeSpec, "part_bytes", lambda *_: 1)  # parts of 1,024 rows: no file is read at once
     with pytest.raises(ZeroDivisionError) as failure:  # its traceback keeps what was being read
         table.compact(full=True)
