@@ -97,22 +97,30 @@ def peers(folder: Path) -> Iterator[tuple[dict[str, Peer], list[str]]]:
     """The peers that there are, by name, and the reasons why others are missing. Ends their processes afterwards."""
     found: dict[str, Peer] = {}
     reasons = []
-    # Without our settings of Arrow's allocator, which the peer does not have elsewhere either.
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("MIMALLOC_")}
     with ExitStack() as stack:
         python, reason = find_python()
         if python is None:
             reasons.append(reason)
         else:
             command = [python, str(_HERE / "paimon_peer_program.py")]
-            found[PYTHON] = found[RUST] = stack.enter_context(_started(Peer, command, variables, folder))
+            found[PYTHON] = found[RUST] = stack.enter_context(_started(Peer, command, _variables(), folder))
         try:
-            command = java_command(folder)
+            found[JAVA] = stack.enter_context(java_peer(folder))
         except ExamUnavailable as e:
             reasons.append(f"{JAVA}: {e}")
-        else:
-            found[JAVA] = stack.enter_context(_started(JavaPeer, command, variables, folder))
         yield found, reasons
+
+
+@contextmanager
+def java_peer(folder: Path) -> Iterator[Peer]:
+    """Java Paimon, with `folder` for its files. Raises `ExamUnavailable` where that is impossible."""
+    with _started(JavaPeer, java_command(folder), _variables(), folder) as peer:
+        yield peer
+
+
+def _variables() -> dict[str, str]:
+    """Our environment without our settings of Arrow's allocator, which the peer does not have elsewhere either."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MIMALLOC_")}
 
 
 def java_command(folder: Path) -> list[str]:

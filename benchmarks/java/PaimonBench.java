@@ -91,7 +91,9 @@ public final class PaimonBench {
         timed(answer, () -> load(request));
         break;
       case "write":
-        create(request);
+        if (request.has("definition")) {
+          create(request);
+        }
         timed(answer, () -> write(opened(request), loaded.get(request.get("data").asText())));
         break;
       case "ingest":
@@ -186,6 +188,9 @@ public final class PaimonBench {
     List<String> keys = new ArrayList<>();
     definition.path("primary_keys").forEach(key -> keys.add(key.asText()));
     schema.primaryKey(keys);
+    List<String> partitions = new ArrayList<>();
+    definition.path("partition_keys").forEach(key -> partitions.add(key.asText()));
+    schema.partitionKeys(partitions);
     definition.path("options").fields().forEachRemaining(e -> schema.option(e.getKey(), e.getValue().asText()));
     Identifier table = identifier(request.get("table").asText());
     catalog(request).createDatabase(table.getDatabaseName(), true);

@@ -17,6 +17,7 @@ from forebay.paimon.compact.rewrite import MergeTreeRewriter
 from forebay.paimon.compact.tasks import run_task
 from forebay.paimon.compact.tree import TreePolicy
 from forebay.paimon.compact.universal import CompactUnit
+from forebay.paimon.files import reader as reader_module
 from forebay.paimon.files.writer import RollingWriter
 from forebay.paimon.format.commit_message import DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, FileSource
@@ -25,6 +26,7 @@ from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
+from forebay.paimon.write import writers
 from tests.paimon.compact.trees import TINY_FILES, changelog
 from tests.paimon.failing import FailingFileIO
 from tests.paimon.lake import ALL_TYPES, TrackedIO, all_types_rows, altered, live_files, new_catalog, put, rows_of
@@ -312,6 +314,7 @@ def test_a_compaction_that_fails_closes_the_files_it_read(
         raise ZeroDivisionError
 
     monkeypatch.setattr(RollingWriter, "write", failing)
+    monkeypatch.setattr(reader_module, "WHOLE_BYTES_MAX", 0)
     monkeypatch.setattr(MergeSpec, "part_bytes", lambda *_: 1)  # parts of 1,024 rows: no file is read at once
     with pytest.raises(ZeroDivisionError) as failure:  # its traceback keeps what was being read
         table.compact(full=True)
@@ -371,3 +374,22 @@ def test_rows_of_kinds_that_the_table_ignores_are_not_even_written(catalog: File
     updates = table.with_options(other)
     put(updates, [{"id": 5, "name": "n"}, {"id": 5, "name": "n"}], kinds=["+I", "-U"])
     assert rows_of(updates, ["id"]) == [(0,), (2,), (5,)]
+
+
+def test_rows_that_are_still_in_memory_are_merged_like_those_of_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for limit in (-1, 1 << 20):
+        monkeypatch.setattr(writers, "FRESH_BYTES_MAX", limit)
+        catalog = new_catalog(tmp_path / str(limit))
+        table = catalog.create_table(
+            "db.t", ALL_TYPES, primary_key=["id"], options={"bucket": "1", "changelog-producer": "lookup"}
+        )
+        put(table, all_types_rows(20))
+        put(table, all_types_rows(30).slice(10))
+        table.delete([{"id": i} for i in range(15, 40)])
+        files = [(f.level, f.row_count, f.delete_row_count, f.value_stats) for f in live_files(table)]
+        found.append((changelog(table), rows_of(table), files))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 20 + 2 * 10 + 10 + 15

@@ -164,7 +164,10 @@ def test_of_rows_close_to_each_other_no_more_is_decoded_than_up_to_the_last(
 
 
 @pytest.mark.parametrize("part_bytes", [1 << 20, 30_000])
-def test_a_file_is_closed_when_no_more_of_it_is_wanted(tmp_path: Path, part_bytes: int) -> None:
+def test_a_file_is_closed_when_no_more_of_it_is_wanted(
+    tmp_path: Path, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "WHOLE_BYTES_MAX", 0)
     meta, path = written(tmp_path, SCHEMA, ROWS, **{"file.block-size": "60 kb"})
     io = TrackedIO()
     reader = DataFileReader(io, lambda _: SCHEMA, SCHEMA.fields)
@@ -177,7 +180,10 @@ def test_a_file_is_closed_when_no_more_of_it_is_wanted(tmp_path: Path, part_byte
     assert io.open_inputs == 0
 
 
-def test_a_file_of_one_row_group_is_closed_before_its_rows_are_used(tmp_path: Path) -> None:
+def test_a_file_of_one_row_group_is_closed_before_its_rows_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "WHOLE_BYTES_MAX", 0)
     meta, path = written(tmp_path, SCHEMA, ROWS)
     io = TrackedIO()
     reading = DataFileReader(io, lambda _: SCHEMA, SCHEMA.fields).read(meta, path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import time
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.paths import PathFactory
 from tests.codec.arrow.null_lists import one_null
 from tests.paimon.files.writers import IO, writer_for
+from tests.paimon.lake import ALL_TYPES, all_types_rows
 
 COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string()), ("x", pa.float64())])
 
@@ -277,3 +280,33 @@ def test_unknown_compressions_and_statistics_modes_are_refused_by_name(tmp_path:
         append_files(tmp_path, random_rows(1), **{"file.compression": "best"})
     with pytest.raises(InvalidRequest, match="'most'"):
         append_files(tmp_path, random_rows(1), **{"metadata.stats_mode": "most"})
+
+
+def test_a_file_that_its_writer_leaves_open_does_not_appear(tmp_path: Path) -> None:
+    writer = writer_for(tmp_path, new_schema(COLUMNS), {})
+    writer.write(random_rows(100))
+    writer.flush()
+    del writer
+    gc.collect()
+    assert list((tmp_path / "bucket-0").iterdir()) == []
+
+
+def test_the_positions_of_columns_are_those_in_the_footer(tmp_path: Path) -> None:
+    schema = new_schema(pa.schema([*reversed(ALL_TYPES)]))  # nested columns first
+    settings = FileSettings.of(schema, CoreOptions(schema.options))
+    writer = writer_for(tmp_path, schema, {})
+    writer.write(all_types_rows().select(schema.names))
+    (meta,) = writer.close()
+    footer = pq.read_metadata(tmp_path / "bucket-0" / meta.file_name)
+    paths = [footer.schema.column(j).path for j in range(footer.num_columns)]
+    assert settings.leaves == {path: j for j, path in enumerate(paths) if "." not in path}
+    assert settings.leaves["id"] == footer.num_columns - 1
+
+
+def test_settings_that_were_used_can_be_pickled(tmp_path: Path) -> None:
+    schema = new_schema(COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    settings = FileSettings.of(schema, CoreOptions(schema.options))
+    row = settings.key_layout.encode(pa.table({"id": [7]}))
+    received = pickle.loads(pickle.dumps(settings))
+    assert received == settings
+    assert received.key_layout.encode(pa.table({"id": [7]})) == row

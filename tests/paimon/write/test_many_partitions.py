@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 from unittest import mock
 
 import pyarrow as pa
@@ -15,15 +16,22 @@ from forebay.paimon.io.local import LocalFileIO
 
 
 class ReadCounting(LocalFileIO):
-    """Counts the small files that are read whole: snapshots, hints and manifests."""
+    """Counts the files that are read: data files, and small files that are read whole (snapshots, hints, manifests)."""
 
     def __init__(self) -> None:
         super().__init__(sync=False)
-        self.reads = 0
+        self.reads = self.data_reads = 0
 
     def read(self, path: str) -> bytes:
-        self.reads += 1
+        if "/bucket-" in path:
+            self.data_reads += 1
+        else:
+            self.reads += 1
         return super().read(path)
+
+    def open_input(self, path: str) -> BinaryIO:
+        self.data_reads += 1
+        return super().open_input(path)
 
 
 @pytest.fixture
@@ -43,9 +51,10 @@ def costs(folder: Path, partitions: int, made: mock.Mock) -> tuple[int, int]:
         options={"bucket": "1", "changelog-producer": "lookup"},
     )  # fmt: skip
     for value in range(2):
-        io.reads, made.call_count = 0, 0
+        io.reads, io.data_reads, made.call_count = 0, 0, 0
         days = list(range(partitions))
         table.upsert(pa.table({"day": days, "id": days, "v": [value] * partitions}))
+        assert io.data_reads == value * partitions  # the older file of each, and never the one that was just written
     assert table.scan().to_arrow().sort_by("day").column("v").to_pylist() == [1] * partitions
     changes = table.changes("earliest", "latest").to_arrow().group_by("_change_type").aggregate([([], "count_all")])
     assert sum(changes.column("count_all").to_pylist()) == 3 * partitions

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from forebay.metadata.types import DECIMAL_COMPACT_PRECISION_MAX
 
 ROWS_MIN = 1024
-"""Below this number of rows, no sample is taken: a dictionary is cheap then."""
+"""Below this number of rows in the first row group, no sample is taken: a dictionary is cheap then."""
 
 SAMPLE_BLOCKS = 16
 SAMPLE_BLOCK_ROWS = 128
@@ -37,17 +37,21 @@ def worth_a_dictionary(table: pa.Table, without: frozenset[str]) -> list[str]:
 
     `without` are columns (names, or paths of nested parts) that must have none.
     """
+    if table.num_rows < ROWS_MIN:
+        return dictionary_paths(table.schema, without)
+    scale = max(1.0, table.num_rows / (SAMPLE_BLOCKS * SAMPLE_BLOCK_ROWS))
     paths: list[str] = []
     for f, column in zip(table.schema, table.columns, strict=True):
-        if f.name in without:
-            continue
-        if table.num_rows < ROWS_MIN:
-            paths += [path for path in _paths(f.name, f.type) if path not in without]
-        else:
+        if f.name not in without:
             leaves = _leaves(f.name, _sample(column))
-            scale = table.num_rows / (SAMPLE_BLOCKS * SAMPLE_BLOCK_ROWS)
-            paths += [path for path, values in leaves if path not in without and _pays(values, max(1.0, scale))]
+            paths += [path for path, values in leaves if path not in without and _pays(values, scale)]
     return paths
+
+
+def dictionary_paths(schema: pa.Schema, without: frozenset[str]) -> list[str]:
+    """The paths of all Parquet columns that may have dictionaries: those of files with fewer than `ROWS_MIN` rows."""
+    paths = (path for f in schema if f.name not in without for path in _paths(f.name, f.type))
+    return [path for path in paths if path not in without]
 
 
 def _sample(column: pa.ChunkedArray) -> pa.Array:

@@ -19,6 +19,7 @@ from forebay.paimon.format.file_meta import DataFileMeta, FileSource
 from forebay.paimon.io.closing import closed_after
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.context import TableContext
+from forebay.paimon.write.compaction import FreshRows
 
 FORCED_AGE = 5
 """A partition with few small files is compacted anyway after more planning rounds than this."""
@@ -203,7 +204,7 @@ class AppendCompaction:
         self._rules = AppendRules.of(table.options)
         self._files = {f.file_name: f for f in files}
 
-    def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:
+    def compact(self, new_files: Sequence[DataFileMeta], fresh: FreshRows, *, full: bool) -> CompactIncrement:
         """Add files that were just written, and compact if due."""
         files = {**self._files, **{f.file_name: f for f in new_files}}
         picks = pick_all_neighbours(files.values(), self._rules) if full else self._pick(files)

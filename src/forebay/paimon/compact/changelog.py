@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import VALUE_KIND, DataField, TableSchema
 from forebay.paimon.merge.leveled import MergedWindow
+from forebay.paimon.merge.order import fixed_values
 from forebay.paimon.merge.spec import MergeEngine, MergeSpec
 from forebay.paimon.options import CoreOptions
 
@@ -43,8 +44,7 @@ class ChangelogRules:
 
 def changes_of(window: MergedWindow, rules: ChangelogRules) -> pa.RecordBatch:
     """The changes of a merge, ascending by key, with the columns of `window.rows`."""
-    kinds = np.asarray(window.rows.column(VALUE_KIND).to_numpy(zero_copy_only=False))
-    alive = (kinds & 1) == 0
+    alive = (_kinds(window.rows) & 1) == 0
     had = window.before >= 0
     inserted = window.changed & alive & ~had
     if rules.first_row:
@@ -56,13 +56,11 @@ def changes_of(window: MergedWindow, rules: ChangelogRules) -> pa.RecordBatch:
     old, new = deleted | updated, inserted | updated
     before = window.source.select(window.rows.schema.names).take(pa.array(window.before[old]))
     after = window.rows.filter(pa.array(new))
-    columns = [pa.concat_arrays([b, a]) for b, a in zip(before.columns, after.columns, strict=True)]
-    row_kinds = np.concatenate(
+    kinds = np.concatenate(
         [np.where(updated[old], UPDATE_BEFORE, DELETE), np.where(updated[new], UPDATE_AFTER, INSERT)]
-    ).astype(np.int8)
-    columns[window.rows.schema.get_field_index(VALUE_KIND)] = pa.array(row_kinds)
-    places = np.concatenate([2 * np.flatnonzero(old), 2 * np.flatnonzero(new) + 1])
-    return pa.RecordBatch.from_arrays(columns, schema=window.rows.schema).take(pa.array(np.argsort(places)))
+    )
+    order = np.argsort(np.concatenate([2 * np.flatnonzero(old), 2 * np.flatnonzero(new) + 1]))
+    return _with_kinds(pa.concat_batches([before, after]).take(pa.array(order)), kinds[order])
 
 
 def _differ(window: MergedWindow, mask: _Flags, compared: Sequence[DataField]) -> _Flags:
@@ -79,11 +77,17 @@ def _differ(window: MergedWindow, mask: _Flags, compared: Sequence[DataField]) -
 
 def inserts_of(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The changelog of rows with new keys: +I for each row that is not a delete."""
-    kinds = np.asarray(batch.column(VALUE_KIND).to_numpy(zero_copy_only=False))
-    return _with_kind(batch.filter(pa.array((kinds & 1) == 0)), INSERT)
+    return _with_kind(batch.filter(pa.array((_kinds(batch) & 1) == 0)), INSERT)
+
+
+def _kinds(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
+    return fixed_values(batch.column(VALUE_KIND), np.dtype(np.int8)).astype(np.int8, copy=False)
 
 
 def _with_kind(batch: pa.RecordBatch, kind: int) -> pa.RecordBatch:
+    return _with_kinds(batch, np.full(batch.num_rows, kind))
+
+
+def _with_kinds(batch: pa.RecordBatch, kinds: npt.NDArray[np.int64]) -> pa.RecordBatch:
     index = batch.schema.get_field_index(VALUE_KIND)
-    column = pa.array(np.full(batch.num_rows, kind, np.int8))
-    return batch.set_column(index, batch.schema.field(index), column)
+    return batch.set_column(index, batch.schema.field(index), pa.array(kinds, pa.int8()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -32,6 +33,9 @@ from forebay.paimon.merge.runs import merge_runs
 from forebay.paimon.merge.spec import MergeEngine, MergeSpec, merge_function
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import delete_quietly
+from forebay.paimon.write.compaction import FreshRows
+
+NO_ROWS: FreshRows = MappingProxyType({})
 
 FULL_COMPACTION = "full-compaction"
 LOOKUP = "lookup"
@@ -66,10 +70,13 @@ class MergeTreeRewriter:
         *,
         vectors: BucketVectors | None = None,
         new_bucket: bool = False,
+        fresh: FreshRows = NO_ROWS,
     ) -> None:
+        """`fresh`: rows of files that need not be read."""
         options = table.options
         self._table, self._partition, self._bucket = table, partition, bucket
         self._vectors = vectors or BucketVectors()
+        self._fresh = fresh
         self._names = table.paths.data_file_names()
         self._directory = table.paths.bucket_directory(partition, bucket)
         self._spec, self._fields, self._reader, self._changelog_rules = table.once(
@@ -106,6 +113,9 @@ class MergeTreeRewriter:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of `files` in sequence, with all stored columns. `runs` are read side by side."""
         for f in files:
+            if f.file_name in self._fresh:
+                yield from self._fresh[f.file_name]
+                continue
             path = self._table.paths.data_file(self._partition, self._bucket, f)
             deleted = self._vectors.positions.get(f.file_name)
             yield from (reader or self._reader).read(f, path, deleted, self._spec.part_bytes(runs))

@@ -15,6 +15,7 @@ from forebay.paimon.format.commit_message import CompactIncrement
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.context import TableContext
+from forebay.paimon.write.compaction import FreshRows
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,21 @@ class TreeCompaction:
         self._policy = table.once(TreePolicy, lambda: TreePolicy.of(table.options))
         self._levels = self._policy.levels(files)
 
-    def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:
+    def compact(self, new_files: Sequence[DataFileMeta], fresh: FreshRows, *, full: bool) -> CompactIncrement:
         """Add files that were just written, and compact if due. After an error they are not added."""
         levels = self._policy.levels([*self._levels.files, *new_files])
         vectors = self._vectors
         unit = self._policy.pick(levels, self._table.clock, full=full, has_vectors=bool(vectors.index_files))
         increment = CompactIncrement()
         if unit is not None:
+            table = self._table.able_to_rewrite(levels.files)
             rewriter = MergeTreeRewriter(
-                self._table.able_to_rewrite(levels.files),
+                table,
                 self._partition,
                 self._bucket,
                 vectors=vectors,
                 new_bucket=self._new_bucket,
+                fresh=fresh if table is self._table else {},  # those have the columns of this writer's schema
             )
             increment = rewriter.compact(unit, levels)
             levels.update(increment.compact_before, increment.compact_after)

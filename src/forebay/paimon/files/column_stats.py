@@ -70,14 +70,22 @@ def stamp_ranges(
 
 
 def footer_ranges(
-    footer: pq.FileMetaData, fields: Sequence[DataField], nan: set[str], row_groups: Iterable[int] | None = None
+    footer: pq.FileMetaData,
+    fields: Sequence[DataField],
+    nan: set[str],
+    row_groups: Iterable[int] | None = None,
+    leaves: Mapping[str, int] | None = None,
 ) -> dict[str, ColumnStats]:
-    """The ranges of the columns `fields` over the given row groups of a file, or all."""
+    """The ranges of the columns `fields` over the given row groups of a file, or all.
+
+    `leaves` are the positions of the columns in the file, if they are known.
+    """
     ranges: dict[str, ColumnStats] = {}
     groups = [footer.row_group(i) for i in (range(footer.num_row_groups) if row_groups is None else row_groups)]
-    positions = {footer.schema.column(j).path: j for j in range(footer.num_columns)}
+    if leaves is None:
+        leaves = {footer.schema.column(j).path: j for j in range(footer.num_columns)}
     for f in fields:
-        position = positions.get(f.name)
+        position = leaves.get(f.name)
         if position is None:  # nested: Paimon keeps no statistics
             ranges[f.name] = UNKNOWN
             continue
@@ -86,16 +94,36 @@ def footer_ranges(
     return ranges
 
 
+def leaf_positions(schema: pa.Schema) -> dict[str, int]:
+    """The positions in a Parquet file with this schema of the columns that are not nested."""
+    positions, position = {}, 0
+    for f in schema:
+        if not pa.types.is_nested(f.type):
+            positions[f.name] = position
+        position += _leaf_count(f.type)
+    return positions
+
+
+def _leaf_count(t: pa.DataType) -> int:
+    return sum(_leaf_count(t.field(i).type) for i in range(t.num_fields)) if pa.types.is_nested(t) else 1
+
+
 def _merged(parts: Sequence[Any], t: DataType) -> ColumnStats:
-    if not parts or any(p is None or not p.has_null_count for p in parts):
+    nulls, lows, highs, is_bounded = 0, [], [], bool(parts)
+    for p in parts:
+        if p is None or not p.has_null_count:
+            return UNKNOWN
+        nulls += p.null_count
+        if p.num_values > 0:
+            is_bounded = is_bounded and p.has_min_max
+            if is_bounded:
+                lows.append(p.min_raw if t.root in _TICKS else p.min)
+                highs.append(p.max_raw if t.root in _TICKS else p.max)
+    if not parts:
         return UNKNOWN
-    nulls = sum(p.null_count for p in parts)
-    valued = [p for p in parts if p.num_values > 0]
-    if not valued or not all(p.has_min_max for p in valued):
+    if not (lows and is_bounded):
         return ColumnStats(null_count=nulls)
-    if t.root in _TICKS:
-        return ColumnStats(min(p.min_raw for p in valued), max(p.max_raw for p in valued), nulls)
-    low, high = min(p.min for p in valued), max(p.max for p in valued)
+    low, high = min(lows), max(highs)
     if t.root in FLOATS:  # the sign of a zero is unknown
         low, high = -0.0 if low == 0 else low, 0.0 if high == 0 else high
     return ColumnStats(low, high, nulls)

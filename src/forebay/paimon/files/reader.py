@@ -42,6 +42,9 @@ GROUP_BYTES_MAX = 160 << 20
 FETCH_BYTES_MIN, FETCH_BYTES_MAX = 1 << 16, 8 << 20
 """The number of bytes of a column that are fetched at a time when a row group is read in parts."""
 
+WHOLE_BYTES_MAX = 1 << 16
+"""Files of at most this size are read at once: to open and close a file costs more than its bytes."""
+
 THREADS_BYTES_MIN = 1 << 18
 """Row groups of fewer bytes are decoded by the thread that reads. To give their columns to Arrow's other threads
 costs 0.2 ms of CPU and as much waiting, more than that saves."""
@@ -54,6 +57,9 @@ FEW_ROWS = 1 << 13
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 """The minimum size of a value in memory, by physical type: dictionaries make columns small only in the file."""
+
+_NEAR = (pa.OSFile, pa.BufferReader)
+"""The sources that are read without a request to a store."""
 
 Positions = npt.NDArray[np.int64]
 
@@ -187,21 +193,28 @@ class DataFileReader:
 
     def _parquet(self, file: DataFileMeta, path: str, sources: Sequence[_Source], part_bytes: int) -> Generator[_Part]:
         with contextlib.ExitStack() as opened:
-            source = opened.enter_context(_fast(self._io.open_input(path)))
+            source = opened.enter_context(self._opened(file, path))
             # Local files are not fetched ahead: the fetched bytes would stay in memory as long as the rows.
             try:
-                parquet = pq.ParquetFile(source, pre_buffer=not isinstance(source, pa.OSFile))
+                parquet = pq.ParquetFile(source, pre_buffer=not isinstance(source, _NEAR))
             except pa.ArrowInvalid as e:
                 raise CorruptData(f"data file {path} is no Parquet file: {e}") from e
             present = set(parquet.schema_arrow.names)
             columns = [path for f in _stored_fields(sources, present) for path in _leaves(f.name, f.type)]
-            parquet = _fetching_parts(source, parquet, columns, part_bytes)
-            groups = self._row_groups(source, parquet, file, columns, sources, part_bytes, opened)
+            part_rows = _part_rows(parquet.metadata, columns, part_bytes)
+            if any(part_rows):
+                parquet = _fetching_parts(source, parquet.metadata, columns, part_bytes)
+            groups = self._row_groups(source, parquet, file, columns, sources, part_rows, opened)
             yield from _with_all_keys(groups, sources)
+
+    def _opened(self, file: DataFileMeta, path: str) -> Any:
+        if 0 < file.file_size <= WHOLE_BYTES_MAX:
+            return pa.BufferReader(self._io.read(path))
+        return _fast(self._io.open_input(path))
 
     def _row_groups(
         self, source: Any, parquet: pq.ParquetFile, file: DataFileMeta, columns: list[str], sources: Sequence[_Source],
-        part_bytes: int, opened: contextlib.ExitStack,
+        part_rows: Sequence[int | None], opened: contextlib.ExitStack,
     ) -> Generator[_Part]:  # fmt: skip
         footer = parquet.metadata
         last = footer.num_row_groups - 1
@@ -212,7 +225,7 @@ class DataFileReader:
                 first = self._filter_columns(parquet, i, columns, sources)
                 matches = range(group.num_rows) if first is None else self._matches(first, sources)
                 if matches:
-                    for offset, table in _group_tables(source, parquet, i, columns, first, matches, part_bytes):
+                    for offset, table in _group_tables(source, parquet, i, columns, first, matches, part_rows[i]):
                         if i == last and isinstance(table, pa.Table):
                             opened.close()  # a merge reads many files at once, so small ones must not stay open
                         yield first_row + offset, table
@@ -274,13 +287,19 @@ def _fast(source: Any) -> Any:
     return source
 
 
-def _fetching_parts(source: Any, parquet: pq.ParquetFile, columns: list[str], part_bytes: int) -> pq.ParquetFile:
-    """`parquet` itself, or, if its row groups do not fit into `part_bytes`, the file fetching a part of each column."""
-    footer = parquet.metadata
-    groups = (footer.row_group(i) for i in range(footer.num_row_groups))
-    largest = max(groups, key=lambda group: group.total_byte_size, default=None)
-    if largest is None or _memory(largest, set(columns)) <= part_bytes:
-        return parquet
+def _part_rows(footer: pq.FileMetaData, columns: list[str], part_bytes: int) -> list[int | None]:
+    """For each row group the number of its rows that fit into `part_bytes`; None if all do."""
+    wanted = set(columns)
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    sizes = [_memory(group, wanted) for group in groups]
+    return [
+        None if size <= part_bytes else max(1024, group.num_rows * part_bytes // size)
+        for group, size in zip(groups, sizes, strict=True)
+    ]
+
+
+def _fetching_parts(source: Any, footer: pq.FileMetaData, columns: list[str], part_bytes: int) -> pq.ParquetFile:
+    """The file, fetching a part of each column at a time."""
     share = part_bytes // (4 * max(1, len(columns)))
     fetched = min(FETCH_BYTES_MAX, max(FETCH_BYTES_MIN, share))
     return pq.ParquetFile(source, metadata=footer, pre_buffer=False, buffer_size=fetched)
@@ -293,21 +312,19 @@ def _group_tables(
     columns: list[str],
     filter_table: pa.Table | None,
     span: range,
-    part_bytes: int,
+    part_rows: int | None,
 ) -> Iterator[_Part]:
-    """The rows of a row group in parts, with the position of each part's first row within the group.
+    """The rows of a row group in parts of `part_rows`, with the position of each part's first row within the group.
 
     `filter_table` are columns that have already been read. Rows outside `span` may be missing.
     """
-    group = parquet.metadata.row_group(index)
     if not columns:
-        yield 0, _rows_without_columns(group.num_rows)
+        yield 0, _rows_without_columns(parquet.metadata.row_group(index).num_rows)
         return
-    size = _memory(group, set(columns))
     if filter_table is not None and len(span) <= FEW_ROWS:
         yield from _few_rows(source, parquet, index, columns, filter_table, span)
         return
-    if size <= part_bytes:
+    if part_rows is None:
         rest = [c for c in columns if filter_table is None or c not in filter_table.schema.names]
         table = _read_group(parquet, index, rest)
         if filter_table is not None:
@@ -316,8 +333,7 @@ def _group_tables(
         yield 0, table
         return
     offset = 0
-    rows = max(1024, group.num_rows * part_bytes // size)
-    for batch in parquet.iter_batches(batch_size=rows, row_groups=[index], columns=columns, use_threads=True):
+    for batch in parquet.iter_batches(batch_size=part_rows, row_groups=[index], columns=columns, use_threads=True):
         yield offset, batch
         offset += batch.num_rows
 
@@ -327,7 +343,7 @@ def _few_rows(
 ) -> Iterator[tuple[int, pa.Table]]:
     """The rows `span` of a row group, from their pages alone; or else the group is decoded up to the last of them."""
     rest = [c for c in columns if c not in filter_table.schema.names]
-    if isinstance(source, pa.OSFile):  # elsewhere each look at a page is a request
+    if isinstance(source, _NEAR):  # elsewhere each look at a page is a request
         table = read_rows(source, parquet.metadata, index, rest, span)
         if table is not None:
             for field, column in zip(filter_table.schema, filter_table.columns):

@@ -20,7 +20,8 @@ import pyarrow as pa
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
 from forebay.codec.arrow.empty_offsets import with_offsets
-from forebay.codec.arrow.parquet_dictionaries import worth_a_dictionary
+from forebay.codec.arrow.parquet_dictionaries import ROWS_MIN as SAMPLED_ROWS_MIN
+from forebay.codec.arrow.parquet_dictionaries import dictionary_paths, worth_a_dictionary
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.column_stats import (
     FLOATS,
@@ -28,10 +29,11 @@ from forebay.paimon.files.column_stats import (
     dense_stats,
     footer_ranges,
     in_mode,
+    leaf_positions,
     stamp_ranges,
 )
 from forebay.paimon.files.parquet_layout import has_nanoseconds, open_writer, parquet_schema
-from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import EMPTY_ROW, EMPTY_STATS, DataFileMeta, FileSource
 from forebay.paimon.format.schema import (
     KEY_PREFIX,
@@ -44,6 +46,7 @@ from forebay.paimon.format.schema import (
 )
 from forebay.paimon.format.stats import ColumnStats, StatsMode, pack_stats, parse_mode
 from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.merge.order import fixed_values
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.paths import DataFileNames
@@ -55,6 +58,10 @@ KEYED_GROUP_ROWS = 1 << 16
 
 DICTIONARY_OPTION = "parquet.enable.dictionary"
 """If false, no column gets a dictionary. With the suffix `#column`: this column gets none."""
+
+_KIND, _NUMBER = np.dtype(np.int8), np.dtype(np.int64)
+
+_SINK_BYTES = 1 << 16
 
 _ROWS_MIN = 1024
 """The minimum number of rows for a separate row group."""
@@ -96,6 +103,34 @@ class FileSettings:
     def has_int96(self) -> bool:
         """Whether the files have timestamps of more than six digits."""
         return has_nanoseconds(f.type for f in self.fields)
+
+    @cached_property
+    def is_nested(self) -> bool:
+        """Whether a column has a nested type."""
+        return any(f.type.is_nested for f in self.fields)
+
+    @cached_property
+    def key_layout(self) -> RowLayout:
+        """The layout of the smallest and the greatest key in a file's metadata."""
+        return row_layout(self.schema.fields_named(self.schema.trimmed_primary_keys))
+
+    @cached_property
+    def leaves(self) -> dict[str, int]:
+        """The positions in the Parquet files of the columns that are not nested."""
+        return leaf_positions(self.arrow_schema)
+
+    @cached_property
+    def small_dictionaries(self) -> list[str]:
+        """The paths of the columns that have dictionaries in files of few rows."""
+        return (
+            [] if self.without_dictionaries is None else dictionary_paths(self.arrow_schema, self.without_dictionaries)
+        )
+
+    def dictionaries(self, first: pa.Table) -> list[str]:
+        """The paths of the columns that have dictionaries in a file that begins with the rows `first`."""
+        if self.without_dictionaries is None or first.num_rows < SAMPLED_ROWS_MIN:
+            return self.small_dictionaries
+        return worth_a_dictionary(first, self.without_dictionaries)
 
     @cached_property
     def floats(self) -> tuple[DataField, ...]:
@@ -216,21 +251,24 @@ class RollingWriter:
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Append rows. After an error the writer can only be aborted."""
-        table = pa.Table.from_batches([with_offsets(data)]) if isinstance(data, pa.RecordBatch) else data
-        if table.num_rows == 0:
+        if data.num_rows == 0:
             return
+        if isinstance(data, pa.RecordBatch):
+            table = pa.Table.from_batches([with_offsets(data) if self._settings.is_nested else data])
+        else:
+            table = data
         if table.schema.names != self._schema.names:
             table = table.select(self._schema.names)
         self._pending.append(table)
         self._pending_bytes += table.nbytes
         self._pending_rows += table.num_rows
         while self._pending_bytes >= self._group_bytes() or self._pending_rows >= self._group_rows:
-            self._write_group(self._take(self._group_bytes()))
+            self._write_group(*self._take(self._group_bytes()))
 
     def flush(self) -> None:
         """Write the buffered rows as a row group, to free memory."""
         while self._pending:
-            self._write_group(self._take(self._pending_bytes))
+            self._write_group(*self._take(self._pending_bytes))
 
     def finish_file(self) -> None:
         """Close the open file, so that following rows go to another."""
@@ -261,32 +299,34 @@ class RollingWriter:
         target_bytes = (self._settings.target_size - file_bytes) / self._ratio
         return max(1, min(self._settings.block_size, int(target_bytes)))
 
-    def _take(self, target_bytes: int) -> pa.Table:
-        """Remove and return about `target_bytes` bytes from the front of the buffer."""
+    def _take(self, target_bytes: int) -> tuple[pa.Table, int]:
+        """Remove about `target_bytes` bytes from the front of the buffer; the rows, and their size in bytes."""
         table = pa.concat_tables(self._pending) if len(self._pending) > 1 else self._pending[0]
         per_row = max(1e-9, self._pending_bytes / table.num_rows)
         rows = min(table.num_rows, max(_ROWS_MIN, int(target_bytes / per_row) + 1))
         rows = min(rows, self._rows_left(), self._group_rows)
         if rows >= table.num_rows:
+            size = self._pending_bytes
             self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
-            return table
+            return table, size
         rest = table.slice(rows)
         self._pending = [rest]
         self._pending_bytes -= int(per_row * rows)
         self._pending_rows -= rows
-        return table.slice(0, rows)
+        first = table.slice(0, rows)
+        return first, first.nbytes
 
     def _rows_left(self) -> int:
         return self._settings.target_rows - (self._file.rows if self._file is not None else 0)
 
-    def _write_group(self, table: pa.Table) -> None:
+    def _write_group(self, table: pa.Table, size: int) -> None:
         file = self._file
         if file is None:
             s = self._settings
             name = (self._names.changelog if s.changelog else self._names.data)("parquet", s.compression)
             file = self._file = _OpenFile(self._io, f"{self._directory}/{name}", name, s, self._schema, table)
-        file.write(table)
-        if table.nbytes:
+        file.write(table, size)
+        if size:
             self._ratio = min(1.0, max(1e-3, (file.size or 1) / file.arrow_bytes))
         if file.size >= self._settings.target_size * 0.98 or self._rows_left() <= 0:
             self._finish_file()
@@ -311,24 +351,42 @@ def local_millis(clock: Clock) -> int:
 
 @dataclass
 class _Keys:
-    """Key information collected while a primary-key file is written. `columns` are those of the key."""
+    """Key information collected while a primary-key file is written: the first and the last key as rows of `layout`."""
 
-    columns: Sequence[str]
-    first: pa.Table | None = None
-    last: pa.Table | None = None
+    layout: RowLayout
+    first: bytes = EMPTY_ROW
+    last: bytes = EMPTY_ROW
     deletes: int = 0
     least: int = (1 << 63) - 1
     greatest: int = -(1 << 63)
 
     def see(self, table: pa.Table) -> None:
-        ends = table.select(self.columns).take(pa.array([0, table.num_rows - 1]))  # copied, to free `table`
-        if self.first is None:
-            self.first = ends.slice(0, 1)
-        self.last = ends.slice(1, 1)
-        self.deletes += int(np.count_nonzero(table[VALUE_KIND].to_numpy() & 1))
-        numbers = table[SEQUENCE_NUMBER].to_numpy()
-        self.least = min(self.least, int(numbers.min()))
-        self.greatest = max(self.greatest, int(numbers.max()))
+        keys = table.select(self.layout.names)
+        ends = pa.concat_tables([keys.slice(0, 1), keys.slice(table.num_rows - 1)])
+        first, self.last = self.layout.encode(ends).to_pylist()
+        if self.first is EMPTY_ROW:
+            self.first = first
+        for batch in table.to_batches():
+            if not batch.num_rows:
+                continue
+            kinds = fixed_values(batch.column(VALUE_KIND), _KIND).astype(_KIND, copy=False)
+            numbers = fixed_values(batch.column(SEQUENCE_NUMBER), _NUMBER).astype(_NUMBER, copy=False)
+            self.deletes += int(np.count_nonzero(kinds & 1))
+            self.least = min(self.least, int(numbers.min()))
+            self.greatest = max(self.greatest, int(numbers.max()))
+
+
+class _LeftOpen:
+    """An output for Arrow, whose streams close it when they are destroyed. Here that is no end: a file that its writer
+    has left must not appear."""
+
+    closed = False
+
+    def __init__(self, output: BinaryIO) -> None:
+        self.write, self.flush = output.write, output.flush
+
+    def close(self) -> None:
+        """Leave it open."""
 
 
 class _OpenFile:
@@ -343,7 +401,8 @@ class _OpenFile:
         self._name = name
         self._settings = settings
         self._output: BinaryIO = io.open_output(path)
-        self._sink = pa.PythonFile(self._output, mode="w")
+        # Arrow writes many small pieces. Each would wait for the GIL.
+        self._sink = pa.BufferedOutputStream(pa.PythonFile(_LeftOpen(self._output), mode="w"), _SINK_BYTES)
         self._footers: list[Any] = []
         self._schema = schema
         self._writer = open_writer(
@@ -353,33 +412,36 @@ class _OpenFile:
             settings.compression,
             settings.zstd_level,
             self._footers,
-            [] if settings.without_dictionaries is None else worth_a_dictionary(first, settings.without_dictionaries),
+            settings.dictionaries(first),
         )
         self._nan: set[str] = set()
         self._stamps: dict[str, ColumnStats] = {}
-        self._keys = _Keys(settings.schema.trimmed_primary_keys)
+        self._keys = _Keys(settings.key_layout)
         self.rows = 0
         self.arrow_bytes = 0
         self.size = 0
         """The bytes that are written, up to the last row group."""
 
-    def write(self, table: pa.Table) -> None:
+    def write(self, table: pa.Table, arrow_bytes: int) -> None:
+        """Write a row group. `arrow_bytes` is the size of `table`."""
         labelled = table if table.schema == self._schema else _labelled(table, self._schema)
         self._writer.write_table(labelled, row_group_size=table.num_rows)
-        self.size = self._output.tell()  # the sink keeps nothing back
+        self.size = self._sink.tell()
         self._nan |= columns_with_nan(table, self._settings.floats)
         if self._settings.has_int96:
             self._stamps = stamp_ranges(table, self._settings.schema.fields, self._stamps)
         if self._settings.schema.has_primary_key:
             self._keys.see(table)
         self.rows += table.num_rows
-        self.arrow_bytes += table.nbytes
+        self.arrow_bytes += arrow_bytes
 
     def abandon(self) -> None:
         """Abandon and delete the file."""
         with contextlib.suppress(Exception):
             self._writer.close()  # otherwise its destructor would write to a closed file
         self._writer.is_open = False
+        with contextlib.suppress(Exception):
+            self._sink.detach()  # likewise
         abort = getattr(self._output, "abort", None)
         if abort is not None:
             abort()
@@ -391,12 +453,12 @@ class _OpenFile:
 
     def finish(self, next_sequence: int, created: int) -> DataFileMeta:
         self._writer.close()
-        self._sink.flush()
-        size = self._output.tell()
+        size = self._sink.tell()
+        self._sink.detach()
         self._output.close()
         s = self._settings
         columns = s.schema.fields
-        ranges = footer_ranges(self._footers[0], columns, self._nan) | self._stamps
+        ranges = footer_ranges(self._footers[0], columns, self._nan, leaves=s.leaves) | self._stamps
         stats = {f.name: in_mode(ranges[f.name], mode) for f, mode in zip(columns, s.stats, strict=True)}
         value_stats, stats_columns = dense_stats(columns, stats, s.dense)
         common: dict[str, Any] = {
@@ -424,17 +486,12 @@ class _OpenFile:
 
     def _key_range(self, ranges: dict[str, ColumnStats]) -> dict[str, Any]:
         """The keys of the first and the last row, and the other key metadata of a primary-key file."""
-        schema, keys = self._settings.schema, self._keys
-        fields = schema.fields_named(keys.columns)
-        assert keys.first is not None
-        assert keys.last is not None
-        ends = pa.concat_tables([keys.first, keys.last]).combine_chunks()
-        low, high = row_layout(fields).encode(ends.to_batches()[0]).to_pylist()
-        full = [ranges[f.name] for f in fields]
+        keys = self._keys
+        fields = keys.layout.fields
         return {
-            "min_key": low,
-            "max_key": high,
-            "key_stats": pack_stats(fields, full),
+            "min_key": keys.first,
+            "max_key": keys.last,
+            "key_stats": pack_stats(fields, [ranges[f.name] for f in fields]),
             "min_sequence_number": keys.least,
             "max_sequence_number": keys.greatest,
             "delete_row_count": keys.deletes,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -53,9 +53,12 @@ class RowLayout:
         self._types = tuple(storage_type(f.type) for f in self.fields)
         self._columns = tuple(Column(f.name, t.as_nullable()) for f, t in zip(self.fields, self._types, strict=True))
 
-    @property
+    @cached_property
     def _codec(self) -> RowCodec:
         return row_codec(self._columns, RowFormat.ALIGNED)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return row_layout, (self.fields,)  # a codec cannot be pickled
 
     @property
     def types(self) -> tuple[DataType, ...]:

@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
+from forebay.paimon.format.schema import VALUE_KIND
 from forebay.paimon.io.closing import closed_after
 from forebay.paimon.merge._order import group_starts
-from forebay.paimon.merge.engines import SortedRows, merge_sorted_rows
+from forebay.paimon.merge.engines import SortedRows, merge_sorted_rows, winning_rows
 from forebay.paimon.merge.order import fixed_values
 from forebay.paimon.merge.spec import MergeEngine, MergeSpec
 from forebay.paimon.merge.spilling import few_runs
-from forebay.paimon.merge.windows import Window, kinds, ordered, windows
+from forebay.paimon.merge.windows import Window, concatenated, kinds, ordered, windows
 
 LEVEL = "_FOREBAY_LEVEL"
 """The column (int32, no nulls) that batches need besides those of the table."""
 
-_POSITION = "_FOREBAY_POSITION"
+_LEVEL_FIELD = pa.field(LEVEL, pa.int32(), nullable=False)
 _FAR = np.int32((1 << 31) - 1)
 """A level above all others."""
 
@@ -81,12 +81,8 @@ def _merge_window(
     window: Window, spec: MergeSpec, names: Sequence[str], rules: LevelRules, unique_keys: bool
 ) -> MergedWindow:
     batches, keys = window
-    columns = {
-        name: pa.concat_arrays([batch.column(name) for batch in batches])
-        if len(batches) > 1
-        else batches[0].column(name)
-        for name in batches[0].schema.names
-    }
+    source = concatenated(batches)
+    columns = dict(zip(source.schema.names, source.columns, strict=True))
     if len(batches) == 1 and unique_keys:
         order = np.arange(batches[0].num_rows, dtype=np.int64)
         starts = np.arange(batches[0].num_rows + 1, dtype=np.int64)
@@ -95,7 +91,6 @@ def _merge_window(
         starts = group_starts(key, order)
     levels = fixed_values(columns[LEVEL], np.dtype(np.int32)).astype(np.int32, copy=False)
     order, starts = _counting(order, starts, levels[order], rules, spec)
-    source = pa.RecordBatch.from_arrays(list(columns.values()), schema=batches[0].schema)
     return _described(source, columns, order, starts, levels, spec, names, rules)
 
 
@@ -125,9 +120,8 @@ def _described(
     names: Sequence[str],
     rules: LevelRules,
 ) -> MergedWindow:
-    schema = pa.schema([source.schema.field(name) for name in names])
     if not len(order):
-        return MergedWindow(_empty(schema), source, order, np.empty(0, np.bool_))
+        return MergedWindow(source.select(names).slice(0, 0), source, order, np.empty(0, np.bool_))
     sizes = np.diff(starts)
     in_order = levels[order]
     is_older = in_order > 0 if rules.before_level is None else in_order == rules.before_level
@@ -138,34 +132,24 @@ def _described(
     before[group_of[visible]] = order[visible]
     newer = (in_order <= 0) if rules.before_level is None else ~is_older
     changed = np.logical_or.reduceat(newer, starts[:-1])
-    rows, groups = _merged(columns, order, starts, group_of, spec, names)
-    return MergedWindow(pa.RecordBatch.from_arrays(rows, schema=schema), source, before[groups], changed[groups])
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
-
-
-def _merged(
-    columns: dict[str, pa.Array], order: _Ints, starts: _Ints, group_of: _Ints, spec: MergeSpec, names: Sequence[str]
-) -> tuple[list[pa.Array], _Ints | slice]:
-    """The merged columns, and the keys they belong to: engines that select rows may omit keys."""
-    if spec.engine not in (MergeEngine.DEDUPLICATE, MergeEngine.FIRST_ROW):
-        return merge_sorted_rows(SortedRows(columns, order, starts), spec, names), slice(None)
-    height = len(columns[SEQUENCE_NUMBER])
-    rows = SortedRows({**columns, _POSITION: pa.array(np.arange(height))}, order, starts)
-    *merged, positions = merge_sorted_rows(rows, spec, [*names, _POSITION])
-    group_at = np.empty(height, np.int64)
+    stored = source.select(names)
+    rows = SortedRows(columns, order, starts)
+    winners = winning_rows(rows, spec)
+    if winners is None:
+        merged = pa.RecordBatch.from_arrays(merge_sorted_rows(rows, spec, names), schema=stored.schema)
+        return MergedWindow(merged, source, before, changed)
+    group_at = np.empty(source.num_rows, np.int64)
     group_at[order] = group_of
-    return merged, group_at[positions.to_numpy()]
+    groups = group_at[winners]  # engines that select rows may omit keys
+    return MergedWindow(stored.take(pa.array(winners)), source, before[groups], changed[groups])
 
 
 def with_level(batches: Iterable[pa.RecordBatch], level: int) -> Iterator[pa.RecordBatch]:
     """Batches with the column `LEVEL` added."""
+    value = pa.scalar(level, pa.int32())
     with closed_after(batches):
         for batch in batches:
-            column = pa.array(np.full(batch.num_rows, level, np.int32))
-            yield batch.append_column(pa.field(LEVEL, pa.int32(), nullable=False), column)
+            yield batch.append_column(_LEVEL_FIELD, pa.repeat(value, batch.num_rows))
 
 
 def without_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:

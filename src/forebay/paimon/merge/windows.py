@@ -170,8 +170,4 @@ def sequence_key(columns: dict[str, pa.Array], spec: MergeSpec) -> SortKey | Non
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """All batches, concatenated into one."""
-    if len(batches) == 1:
-        return batches[0]
-    schema = batches[0].schema
-    arrays = [pa.concat_arrays([batch.column(i) for batch in batches]) for i in range(len(schema))]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

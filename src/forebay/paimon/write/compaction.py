@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
 
 from forebay.paimon.format.commit_message import CompactIncrement
 from forebay.paimon.format.file_meta import DataFileMeta
+
+FreshRows: TypeAlias = Mapping[str, Sequence[pa.RecordBatch]]
+"""The rows of files that were just written, by file name: of those that are so small that memory still has them."""
 
 
 class BucketCompaction(Protocol):
     """Compacts one bucket during writing. Not thread-safe."""
 
-    def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:
-        """Register files just written, and compact if due (`full`: compact everything)."""
+    def compact(self, new_files: Sequence[DataFileMeta], fresh: FreshRows, *, full: bool) -> CompactIncrement:
+        """Register files just written, and compact if due (`full`: compact everything).
+
+        Files whose rows are in `fresh` are not read.
+        """
         ...
 
 

@@ -362,13 +362,13 @@ class TableWrite:
         raise failure
 
     def _prepare_one(self, key: Key, writer: BucketWriter, full: bool) -> _Prepared:
-        data = writer.prepare()
+        data, fresh = writer.prepare()
         compaction = self._compactions.get(key)
         if compaction is None or not data.new_files:
             return data, CompactIncrement()
         began = self._table.clock.monotonic()
         try:
-            increment = compaction.compact(data.new_files, full=full)
+            increment = compaction.compact(data.new_files, fresh, full=full)
             if increment.compact_before:
                 tell(LakeCompaction(table_of(self._table.paths.root), self._table.clock.monotonic() - began))
             return data, increment

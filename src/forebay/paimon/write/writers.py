@@ -18,6 +18,11 @@ from forebay.paimon.merge.buffers import sort_and_merge_buffer, sort_buffer
 from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.paths import DataFileNames
+from forebay.paimon.write.compaction import FreshRows
+
+FRESH_BYTES_MAX = 1 << 20
+"""The size of a buffer whose rows are kept in memory until the bucket is compacted. To read back a larger file costs
+little in comparison."""
 
 
 class BucketWriter(Protocol):
@@ -34,8 +39,8 @@ class BucketWriter(Protocol):
         """Flush rows from memory; with `end_file`, also close the open file."""
         ...
 
-    def prepare(self) -> DataIncrement:
-        """Finish the files of all rows so far. The writer continues with new files."""
+    def prepare(self) -> tuple[DataIncrement, FreshRows]:
+        """Finish the files of all rows so far, and return them. The writer continues with new files."""
         ...
 
     def abort(self) -> None:
@@ -72,11 +77,11 @@ class AppendWriter:
         else:
             self._files.flush()
 
-    def prepare(self) -> DataIncrement:
+    def prepare(self) -> tuple[DataIncrement, FreshRows]:
         files = self._files.close()
         self._next_sequence = self._files.next_sequence
         self._files = self._new_files()
-        return DataIncrement(new_files=tuple(files))
+        return DataIncrement(new_files=tuple(files)), {}
 
     def abort(self) -> None:
         self._files.abort()
@@ -141,30 +146,42 @@ class KeyValueWriter:
 
     def flush(self, *, end_file: bool = True) -> None:
         """Sort and merge the buffered rows, and write them as one sorted run at the end of level 0."""
+        self._write_run()
+
+    def _write_run(self) -> list[pa.RecordBatch]:
+        """The rows that were written, if they are few."""
         if not self._pending:
-            return
+            return []
+        fresh: list[pa.RecordBatch] = []
+        is_small = self._pending_bytes <= FRESH_BYTES_MAX
         pending = self._take_pending()
         if self._changelog is not None:
             for piece in sort_buffer(pending, self._buffer_spec, KEYED_GROUP_ROWS):
                 self._changelog.write(self._with_keys(piece))
         for piece in sort_and_merge_buffer(pending, self._buffer_spec, KEYED_GROUP_ROWS):
-            self._files.write(self._with_keys(piece))
+            rows = self._with_keys(piece)
+            self._files.write(rows)
+            if is_small:
+                fresh.append(rows)
         # A file of level 0 is a sorted run, so no file may hold rows of two buffers.
         self._files.finish_file()
+        return fresh
 
     def _with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = [batch.column(name) for name in self._keys]
         return pa.RecordBatch.from_arrays([*keys, *batch.columns], schema=self._schema)
 
-    def prepare(self) -> DataIncrement:
+    def prepare(self) -> tuple[DataIncrement, FreshRows]:
         """Flush the buffer and finish all files, including changelog files. The writer continues with new files."""
-        self.flush()
+        rows = self._write_run()
         files = self._files.close()
         changes = self._changelog.close() if self._changelog is not None else []
         self._files = self._new_files(self._settings)
         if self._changelog_settings is not None:
             self._changelog = self._new_files(self._changelog_settings)
-        return DataIncrement(new_files=tuple(files), changelog_files=tuple(changes))
+        is_one_file = bool(rows) and files[-1].row_count == sum(batch.num_rows for batch in rows)
+        fresh = {files[-1].file_name: rows} if is_one_file else {}
+        return DataIncrement(new_files=tuple(files), changelog_files=tuple(changes)), fresh
 
     def abort(self) -> None:
         """Discard the buffered rows and delete the files, including changelog files, since the last `prepare`."""
