@@ -148,6 +148,13 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
     assert [t for t in targets if not (document.parent / t).exists()] == []
 
 
+@pytest.mark.parametrize(
+    "document", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+)
+def test_links_to_pages_say_what_is_there_not_what_its_file_is_called(document: Path) -> None:
+    assert not re.findall(r"\[[\w/.-]+\.md\]\([^)]*\)", document.read_text())
+
+
 def test_machine_paths_and_secrets_are_not_in_the_repository() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     suspicious = re.compile(r"/root/|/home/[a-z]+/|BEGIN (RSA |EC )?PRIVATE KEY")
