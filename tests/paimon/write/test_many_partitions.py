@@ -23,10 +23,7 @@ class ReadCounting(LocalFileIO):
         self.reads = self.data_reads = 0
 
     def read(self, path: str) -> bytes:
-        if "/bucket-" in path:
-            self.data_reads += 1
-        else:
-            self.reads += 1
+        self.reads += 1
         return super().read(path)
 
     def open_input(self, path: str) -> BinaryIO:

@@ -43,7 +43,7 @@ FETCH_BYTES_MIN, FETCH_BYTES_MAX = 1 << 16, 8 << 20
 """The number of bytes of a column that are fetched at a time when a row group is read in parts."""
 
 WHOLE_BYTES_MAX = 1 << 16
-"""Files of at most this size are read at once: to open and close a file costs more than its bytes."""
+"""Files of at most this size are read at once: each further look into a file costs more than its bytes."""
 
 THREADS_BYTES_MIN = 1 << 18
 """Row groups of fewer bytes are decoded by the thread that reads. To give their columns to Arrow's other threads
@@ -208,9 +208,11 @@ class DataFileReader:
             yield from _with_all_keys(groups, sources)
 
     def _opened(self, file: DataFileMeta, path: str) -> Any:
-        if 0 < file.file_size <= WHOLE_BYTES_MAX:
-            return pa.BufferReader(self._io.read(path))
-        return _fast(self._io.open_input(path))
+        source = self._io.open_input(path)
+        if not 0 < file.file_size <= WHOLE_BYTES_MAX:
+            return _fast(source)
+        with source:
+            return pa.BufferReader(source.read())
 
     def _row_groups(
         self, source: Any, parquet: pq.ParquetFile, file: DataFileMeta, columns: list[str], sources: Sequence[_Source],
