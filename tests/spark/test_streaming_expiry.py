@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import forebay
 from forebay.base.errors import NotFound
 from forebay.client.table import Table
+from forebay.lake.formats import create_lake_storage
 from forebay.metadata.table import TableBucket
+from forebay.paimon.catalog.catalog import Catalog
 from forebay.server.embedded import EmbeddedServer
+from forebay.unionread import expired_records
 from tests.spark.streams import Stream
 from tests.spark.tables import ROWS_SCHEMA, ids_of, rows
 from tests.unionread.world import ICEBERG, PAIMON, World, compact, world
@@ -73,6 +77,99 @@ def test_a_stream_whose_log_has_expired_says_how_to_go_on(tmp_path: Path, key: s
         assert "another checkpoint" in refused.value.message
         assert "admin" not in refused.value.message
         assert str(tmp_path) not in refused.value.message
+
+
+@pytest.fixture(scope="module", params=[PAIMON, ICEBERG])
+def segmented(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[World, EmbeddedServer]]:
+    """A server whose logs are in small segments, which can be deleted."""
+    folder, lake = tmp_path_factory.mktemp("segments"), request.param
+    warehouse = {"warehouse": str(folder / "lake")}
+    settings = {"log.segment.file-size": "4kb", "datalake.format": lake}
+    settings |= {f"datalake.{lake}.{k}": v for k, v in warehouse.items()}
+    with (
+        EmbeddedServer(folder / "data", settings=settings) as server,
+        forebay.connect(server.bootstrap_servers) as connection,
+    ):
+        yield World(connection, create_lake_storage(lake, warehouse), lake), server
+
+
+def expire(server: EmbeddedServer, table: Table, percent: int = 98) -> list[int]:
+    """Delete the old segments of a table's logs, up to this part of them; return where the logs begin then."""
+    replicas = [r for r in server.server.context.replicas.replicas() if r.table.info.table_id == table.info.table_id]
+    for replica in replicas:
+        assert replica.log.delete_segments_before(replica.log.log_end_offset * percent // 100)
+    return [replica.log.log_start_offset for replica in replicas]
+
+
+def append(table: Table, first: int, stop: int) -> None:
+    """Append rows by ten. In a partitioned table, every other one is in partition a."""
+    for start in range(first, stop, 10):
+        batch = rows(start, start + 10)
+        if table.info.is_partitioned:
+            batch = batch.set_column(1, batch.schema.field(1), pa.array(["a", "b"] * 5))
+        table.append(batch)
+
+
+def ids_left(stream: Stream) -> list[int]:
+    return ids_of([batch for batches in stream.batches() for batch in batches])
+
+
+@pytest.mark.parametrize("partitions", [[], ["name"]], ids=["", "partitioned"])
+@pytest.mark.parametrize("limit", ["1000000", "70"])
+def test_a_stream_whose_log_has_expired_goes_on_through_the_lake(
+    segmented: tuple[World, EmbeddedServer], monkeypatch: pytest.MonkeyPatch, partitions: list[str], limit: str
+) -> None:
+    monkeypatch.setattr(expired_records, "SPLIT_RECORDS", 100)
+    world, server = segmented
+    table = world.create(ROWS_SCHEMA, buckets=2, partition_keys=partitions)
+    stream = Stream(world.connection, table, maxRowsPerTrigger=limit)
+    append(table, 0, 40)
+    assert ids_left(stream) == list(range(40))
+    append(table, 40, 900)
+    world.tier(table)
+    append(table, 900, 1000)
+    assert min(expire(server, table, 60)) > 20, "records that the stream has not read are gone"
+    stream.restart()
+    start, end = stream.plan()
+    assert stream.read(start, end) == stream.read(start, end)
+    assert ids_left(stream) == list(range(40, 1000))
+
+
+def test_records_that_the_lake_does_not_have_either_are_not_left_out(segmented: tuple[World, EmbeddedServer]) -> None:
+    world, server = segmented
+    table = world.create(ROWS_SCHEMA)
+    stream = Stream(world.connection, table)
+    append(table, 0, 10)
+    assert ids_left(stream) == list(range(10))
+    append(table, 10, 210)
+    world.tier(table)
+    append(table, 210, 500)
+    expire(server, table)
+    stream.restart()
+    with pytest.raises(NotFound, match=r"the lake has bucket 0 only to offset 210\. Start it with another checkpoint"):
+        stream.batch()
+
+
+def test_rows_that_others_have_deleted_from_the_lake_are_not_left_out(tmp_path: Path) -> None:
+    warehouse = str(tmp_path / "lake")
+    settings = {"log.segment.file-size": "4kb", "datalake.format": PAIMON, "datalake.paimon.warehouse": warehouse}
+    with EmbeddedServer(tmp_path / "d", settings=settings) as server, forebay.connect(server.bootstrap_servers) as live:
+        world = World(live, create_lake_storage(PAIMON, {"warehouse": warehouse}), PAIMON)
+        table = world.create(ROWS_SCHEMA)
+        stream = Stream(live, table)
+        append(table, 0, 10)
+        assert ids_left(stream) == list(range(10))
+        append(table, 10, 500)
+        world.tier(table)
+        lake = Catalog.open(warehouse).table(str(table.path))
+        lake.overwrite(lake.scan(filter="id <> 77").to_arrow())
+        world.tier(table)
+        expire(server, table)
+        stream.restart()
+        with pytest.raises(NotFound, match=r"does not have each of them once, but \d+: rows were deleted there"):
+            stream.batch()
 
 
 def test_a_partition_that_is_dropped_while_a_batch_is_planned_ends_no_stream(lake: World) -> None:

@@ -20,7 +20,14 @@ from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.testing.memory_lake import MemoryLakeStorage, expire_all_but_the_newest
 from forebay.unionread.scan import UnionRowReader
-from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, SplitCodec
+from forebay.unionread.splits import (
+    KvBucketSplit,
+    LakeRecordsSplit,
+    LakeSnapshotAndLogSplit,
+    LakeSnapshotSplit,
+    LogSplit,
+    SplitCodec,
+)
 from tests.paimon.lake import at_ms
 from tests.unionread.world import ICEBERG, World, bag, compact, replayed
 
@@ -335,6 +342,7 @@ def test_splits_come_back_from_their_bytes(lake: World) -> None:
         LakeSnapshotAndLogSplit(bucket, (lake_split, lake_split), 5, 6),
         LakeSnapshotAndLogSplit(parted, (), 0, 1 << 60),
         LogSplit(parted, 0, 9),
+        LakeRecordsSplit(parted, (lake_split,), 3, 9),
         KvBucketSplit(bucket),
     ):
         data = codec.encode(split)
@@ -348,8 +356,8 @@ def test_splits_come_back_from_their_bytes(lake: World) -> None:
 def test_bytes_that_are_no_split_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptData):
         SplitCodec(None).decode(data)
-    with pytest.raises(UnsupportedOperation, match="version 3"):
-        SplitCodec(None).decode(b'{"version":3}')
+    with pytest.raises(UnsupportedOperation, match="version 4"):
+        SplitCodec(None).decode(b'{"version":4}')
 
 
 # ---- explain --------------------------------------------------------------------------------------------------------

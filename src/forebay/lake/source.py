@@ -21,6 +21,9 @@ import pyarrow as pa
 from forebay.lake.tiering import CommittedLakeSnapshot
 from forebay.metadata.predicate import Predicate
 
+BUCKET_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN = "__bucket", "__offset", "__timestamp"
+"""The system columns of a lake table, if it has them: the place of each row in the stream, and its time."""
+
 UNAWARE_BUCKET = -1
 """`LakeSplit.bucket()` of a table whose lake files are not bound to buckets."""
 

@@ -21,7 +21,7 @@ from pyiceberg.typedef import Record
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound
 from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past
-from forebay.lake.source import UNAWARE_BUCKET
+from forebay.lake.source import BUCKET_COLUMN, UNAWARE_BUCKET
 from forebay.lakes.health import (
     ORPHANS_LISTED_MAX,
     FileColumns,
@@ -35,7 +35,7 @@ from forebay.lakes.health import (
 )
 from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_layout import live_files
-from forebay.lakes.iceberg_tables import BUCKET_COLUMN, load_table, opened
+from forebay.lakes.iceberg_tables import load_table, opened
 from forebay.lakes.iceberg_upkeep import FILES_MIN, Upkeep
 from forebay.metadata.table import TablePath
 

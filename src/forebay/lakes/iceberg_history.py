@@ -21,9 +21,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import LongType
 
+from forebay.lake.source import OFFSET_COLUMN
 from forebay.lake.tiering import TIERING_USER, CommittedLakeSnapshot
 from forebay.lakes.iceberg_layout import Places, live_files
-from forebay.lakes.iceberg_tables import OFFSET_COLUMN
 
 USER_PROPERTY = "commit-user"
 """The snapshot property with the committing user."""

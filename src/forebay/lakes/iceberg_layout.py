@@ -22,10 +22,9 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.typedef import Record
 
 from forebay.base.errors import NotFound
-from forebay.lake.source import UNAWARE_BUCKET
+from forebay.lake.source import BUCKET_COLUMN, UNAWARE_BUCKET
 from forebay.lakes.iceberg_conditions import partition_condition
 from forebay.lakes.iceberg_files import PATH_FIELD
-from forebay.lakes.iceberg_tables import BUCKET_COLUMN
 from forebay.lakes.iceberg_types import python_value, stream_type
 from forebay.metadata.partitions import partition_text
 

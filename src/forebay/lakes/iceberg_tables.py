@@ -32,13 +32,13 @@ from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, Tim
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.locations import file_uri, is_local, located, location
 from forebay.lake.shared_options import lake_options
+from forebay.lake.source import BUCKET_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN
 from forebay.lake.storage import LakeCatalog
 from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_types import iceberg_type, numbered, shape
 from forebay.metadata.table import Column, TableDescriptor, TablePath
 from forebay.metadata.types import TypeRoot
 
-BUCKET_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN = "__bucket", "__offset", "__timestamp"
 SYSTEM_COLUMNS: dict[str, IcebergType] = {
     BUCKET_COLUMN: IntegerType(),
     OFFSET_COLUMN: LongType(),

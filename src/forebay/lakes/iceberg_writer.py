@@ -26,13 +26,13 @@ from forebay.base.errors import InvalidRequest
 from forebay.codec.kv.key_index import KeyIndex
 from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
+from forebay.lake.source import BUCKET_COLUMN
 from forebay.lake.tiering import LakeWriter, WriterContext
 from forebay.lake.writing import LakeRows, check_appended, check_partition
 from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_files import FileWriter, Positions, WrittenFile, remove_files, write_positions
 from forebay.lakes.iceberg_keys import KeyColumns, KeyRange, locate
 from forebay.lakes.iceberg_layout import live_files
-from forebay.lakes.iceberg_tables import BUCKET_COLUMN
 from forebay.lakes.iceberg_types import arrow_schema, internal_value
 
 BUFFER_BYTES = 32 << 20

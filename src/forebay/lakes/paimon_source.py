@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.lake.source import (
+    BUCKET_COLUMN,
+    OFFSET_COLUMN,
     UNAWARE_BUCKET,
     FilterResult,
     KeyOrder,
@@ -47,9 +49,6 @@ from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.write.bucketing import UNAWARE
-
-BUCKET_COLUMN, OFFSET_COLUMN = "__bucket", "__offset"
-"""The system columns with the place of a row in the stream."""
 
 _SPLIT_VERSION = 1
 _HEAD = struct.Struct(">iiH")

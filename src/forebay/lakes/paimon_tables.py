@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from forebay.base.errors import AlreadyExists, Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.quantity import parse_bool
 from forebay.lake.shared_options import lake_options
+from forebay.lake.source import BUCKET_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN
 from forebay.lake.storage import LakeCatalog
 from forebay.metadata.table import Column, TableDescriptor, TablePath
 from forebay.metadata.types import DataType, TypeRoot, bigint, child, int_, timestamp_ltz
@@ -32,9 +33,9 @@ from forebay.paimon.store.schema_changes import (
 from forebay.paimon.table import Table
 
 SYSTEM_COLUMNS: dict[str, DataType] = {
-    "__bucket": int_(),
-    "__offset": bigint(),
-    "__timestamp": timestamp_ltz(3),
+    BUCKET_COLUMN: int_(),
+    OFFSET_COLUMN: bigint(),
+    TIMESTAMP_COLUMN: timestamp_ltz(3),
 }
 """The last columns of tables with system columns, as in Fluss 0.9; up to 0.8 the time has 6 digits."""
 

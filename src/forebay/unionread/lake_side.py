@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from forebay.base.errors import InternalError
+from forebay.base.errors import ErrorCode, InternalError, NotFound
 from forebay.client.arrays import rows_without_columns
 from forebay.client.row_view import RowView
 from forebay.codec.arrow.arrow_types import arrow_type, storage_schema
 from forebay.codec.casting.conform import conform_array
-from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader
+from forebay.lake.source import BUCKET_COLUMN, OFFSET_COLUMN, LakeSource, LakeSplit, SortedRecordReader
 from forebay.metadata.plain_types import is_plain
-from forebay.metadata.predicate import Predicate, all_of, conjuncts
+from forebay.metadata.predicate import Predicate, all_of, col, conjuncts
 from forebay.metadata.table import Column, TableInfo
 from forebay.metadata.types import TypeRoot
 
@@ -99,6 +101,52 @@ class LakeSide:
         if any(len(array) != batch.num_rows for array in arrays):
             raise InternalError("a batch of the lake has columns of different lengths")
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True)
+class RecordSide(LakeSide):
+    """A scan of records: the source also has the bucket and the log offset of each row."""
+
+    @classmethod
+    def of_records(cls, source: LakeSource, columns: Sequence[Column]) -> RecordSide:
+        """Return a scan of `columns` of a lake table that has `BUCKET_COLUMN` and `OFFSET_COLUMN`."""
+        names = source.schema.names
+        projected = [name for name in (*(c.name for c in columns), BUCKET_COLUMN, OFFSET_COLUMN) if name in names]
+        return cls(source.with_project([[names.index(name)] for name in projected]), tuple(columns))
+
+    def records(self, bucket: int, splits: Sequence[LakeSplit], start: int, stop: int) -> list[pa.RecordBatch]:
+        """Return the records of a bucket from offset `start` to before `stop`, in order.
+
+        Raises `NotFound` unless `splits` have each of them once.
+        """
+        source = self.source.with_filters(in_range(bucket, start, stop)).source
+        parts, offsets = list[pa.RecordBatch](), list[pa.Array]()
+        for split in splits:
+            with source.create_record_reader(split) as reader:
+                for batch in reader.read():
+                    at, of = batch.column(OFFSET_COLUMN), batch.column(BUCKET_COLUMN)
+                    mask = pc.and_(pc.equal(of, bucket), pc.and_(pc.greater_equal(at, start), pc.less(at, stop)))
+                    offsets.append(at.filter(mask))
+                    rows = self.stored(batch).filter(mask) if self.columns else rows_without_columns(len(offsets[-1]))
+                    parts.append(rows)
+        numbers = np.concatenate([np.asarray(part) for part in offsets]) if offsets else np.empty(0, np.int64)
+        order = np.argsort(numbers, kind="stable")
+        if not np.array_equal(numbers[order], np.arange(start, stop)):
+            raise NotFound(
+                f"the log has no record of bucket {bucket} from offset {start} to {stop} any more, and the lake does "
+                f"not have each of them once, but {len(numbers)}: rows were deleted there, or their partition was "
+                "dropped and created again. Start the stream with another checkpoint",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+        if not self.columns:
+            return parts
+        batches: list[pa.RecordBatch] = pa.Table.from_batches(parts, self.schema).take(pa.array(order)).to_batches()
+        return batches
+
+
+def in_range(bucket: int, start: int, stop: int) -> list[Predicate]:
+    """Return the filters of the records of a bucket from offset `start` to before `stop`."""
+    return [col(BUCKET_COLUMN) == bucket, col(OFFSET_COLUMN) >= start, col(OFFSET_COLUMN) < stop]
 
 
 def _holds(lake: pa.DataType, column: Column) -> bool:

@@ -21,11 +21,12 @@ from forebay.client.row_view import RowView
 from forebay.client.settings import Settings
 from forebay.codec.rows.keys import primary_key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.unionread.lake_side import LakeSide, merge_columns
+from forebay.unionread.lake_side import LakeSide, RecordSide, merge_columns
 from forebay.unionread.merging import merge_sorted, override
 from forebay.unionread.splits import (
     KeyLookupSplit,
     KvBucketSplit,
+    LakeRecordsSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
@@ -100,6 +101,8 @@ class UnionReader:
                 return self._lake_rows(split)
             case LogSplit():
                 return self._log_rows(split, session or self._shared())
+            case LakeRecordsSplit():
+                return self._lake_records(split)
             case KvBucketSplit():
                 return self._current_rows(split, session or self._shared())
             case LakeSnapshotAndLogSplit():
@@ -148,6 +151,12 @@ class UnionReader:
             shown = self.view.show(batch.select(self._read_names)) if lake.columns else batch
             if shown.num_rows:
                 yield shown
+
+    def _lake_records(self, split: LakeRecordsSplit) -> Iterator[pa.RecordBatch]:
+        lake = self._lake_side()
+        assert isinstance(lake, RecordSide)
+        records = lake.records(split.bucket.bucket, split.lake, split.start, split.stop)
+        return self._shown(iter(records)) if lake.columns else iter(records)
 
     def _log_rows(self, split: LogSplit, session: Session) -> Iterator[pa.RecordBatch]:
         starts, stops = {split.bucket: split.start}, {split.bucket: split.stop}

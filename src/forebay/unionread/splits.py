@@ -6,6 +6,7 @@ Union reads, Spark's tasks and the reads that Spark's executors do themselves al
 - `LakeSnapshotAndLogSplit`: the lake rows of one bucket of a primary-key table, and the log range that overrides
   them.
 - `LogSplit`: a log range of a bucket of a log table.
+- `LakeRecordsSplit`: a log range of a bucket of a log table that only the lake still has.
 - `KvBucketSplit`: all rows of a bucket of a primary-key table, from its server.
 - `KeyLookupSplit`: rows of a primary-key table whose keys the filter fixes: the servers have the current ones.
 
@@ -74,6 +75,20 @@ class LogSplit:
 
 
 @dataclass(frozen=True, slots=True)
+class LakeRecordsSplit:
+    """The records of a bucket from offset `start` to before `stop`, all of which are in these splits of the lake."""
+
+    bucket: TableBucket
+    lake: tuple[LakeSplit, ...]
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
 class KvBucketSplit:
     """All rows of a bucket: the current ones, or those of a table snapshot that the task has.
 
@@ -100,17 +115,18 @@ class KeyLookupSplit:
         return sum(len(keys) for _, keys in self.keys)
 
 
-UnionSplit = LakeSnapshotSplit | LakeSnapshotAndLogSplit | LogSplit | KvBucketSplit | KeyLookupSplit
+UnionSplit = LakeSnapshotSplit | LakeSnapshotAndLogSplit | LogSplit | LakeRecordsSplit | KvBucketSplit | KeyLookupSplit
 
-_VERSION = 2
-_LAKE, _LAKE_AND_LOG, _LOG, _KV, _KEYS = "lake", "lake-and-log", "log", "kv", "keys"
+_VERSION = 3
+_LAKE, _LAKE_AND_LOG, _LOG, _KV, _KEYS, _RECORDS = "lake", "lake-and-log", "log", "kv", "keys", "lake-records"
 
 
 class SplitCodec:
     """Splits as bytes and back. Every version ever written stays readable.
 
     Version 1 is JSON: the kind, the bucket, the log range, and the lake's splits as its own serializer writes them.
-    Version 2 has the keys of lookups, too; other splits are still written as version 1.
+    Version 2 has the keys of lookups, too, and version 3 records of the lake. Other splits are still written as version
+    1.
     """
 
     version = _VERSION
@@ -120,7 +136,7 @@ class SplitCodec:
         self._lake = None if source is None else source.split_serializer()
 
     def encode(self, split: UnionSplit) -> bytes:
-        """Return a split in the newest version of its kind: 2 for key lookups, 1 for all others."""
+        """Return a split in the newest version of its kind: 2 for key lookups, 3 for records, 1 for all others."""
         document: dict[str, Any] = {"version": 1}
         match split:
             case LakeSnapshotSplit(lake):
@@ -134,7 +150,10 @@ class SplitCodec:
                 document |= {"kind": _KV, "bucket": _plain(bucket)}
             case KeyLookupSplit(keys):
                 packed = [[_plain(bucket), [base64.b64encode(k).decode() for k in of_one]] for bucket, of_one in keys]
-                document = {"version": _VERSION, "kind": _KEYS, "keys": packed}
+                document = {"version": 2, "kind": _KEYS, "keys": packed}
+            case LakeRecordsSplit(bucket, lakes, start, stop):
+                document = {"version": _VERSION, "kind": _RECORDS, "bucket": _plain(bucket), "range": [start, stop]}
+                document["lake"] = self._pack(lakes)
         return json.dumps(document, separators=(",", ":")).encode()
 
     def decode(self, data: bytes) -> UnionSplit:
@@ -166,6 +185,8 @@ class SplitCodec:
             return LogSplit(bucket, start, stop)
         if kind == _LAKE_AND_LOG:
             return LakeSnapshotAndLogSplit(bucket, self._unpack(document["lake"]), start, stop)
+        if kind == _RECORDS:
+            return LakeRecordsSplit(bucket, self._unpack(document["lake"]), start, stop)
         raise CorruptData(f"a split of a union read is of kind {kind!r}, which does not exist")
 
     def _pack(self, splits: Sequence[LakeSplit]) -> list[Any]:

@@ -38,6 +38,7 @@ from forebay.spark.reading.live_plan import ClusterScan, cut_logs, open_for_quer
 from forebay.spark.reading.live_read import BoundUnionSplit, Split
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
 from forebay.spark.streaming.planner import StreamPlanner
+from forebay.unionread.expired_records import lake_records
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import KvBucketSplit, LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.streaming import (
@@ -244,7 +245,8 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         pieces: list[Split] = self.pieces(batch.start)[batch.first_piece : batch.stop_piece]
         pieces = [p for p in pieces if not isinstance(p, KvBucketSplit) or self._exists(p.bucket)]
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
-        self._check_retained(logs)
+        expired, logs = self._from_the_lake(logs)
+        pieces += expired
         if self._info.has_primary_key and not self._scan.is_changelog:  # merged rows rather than changes
             read = self._options.read.settings
             reader = UnionReader(read, RowView(self._info, self._columns, self._pushdown.row_filter))
@@ -256,25 +258,49 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         tasks += deal_out(pieces, self._cores)
         return task_partitions(tasks, self._snapshot(batch))
 
-    def _check_retained(self, logs: Mapping[TableBucket, tuple[int, int]]) -> None:
-        """Raise `NotFound` if records of a batch are no longer in the log. A task could not say what to do in Spark."""
+    def _from_the_lake(
+        self, logs: dict[TableBucket, tuple[int, int]]
+    ) -> tuple[list[Split], dict[TableBucket, tuple[int, int]]]:
+        """The records of a batch that are no longer in the log, from the lake, and what is to be read from the log.
+
+        Raises `NotFound` if the lake does not have them. A task could not say what to do in Spark.
+        """
         try:
             starts = self._ask(list(logs), EARLIEST)
         except ForebayError as e:
             if e.code not in GONE or not self._info.is_partitioned:
                 raise
-            return  # a partition was dropped just now; tasks find out which
-        for bucket, earliest in starts.items():
-            first, _ = logs[bucket]
-            if first < earliest:
-                where = f" of partition {bucket.partition_id}" if bucket.partition_id is not None else ""
-                raise NotFound(
-                    f"the stream of table {self.name} goes on at offset {first} of bucket {bucket.bucket}{where}, "
-                    f"but the records before offset {earliest} have expired ('table.log.ttl'): {earliest - first} "
-                    "records were removed before the query has read them. Start it with another checkpoint; "
-                    "'scan.startup.mode' says where it begins",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                )
+            return [], logs  # a partition was dropped just now; tasks find out which
+        expired = {
+            bucket: (first, min(stop, starts[bucket]))
+            for bucket, (first, stop) in logs.items()
+            if first < starts[bucket]
+        }
+        if not expired:
+            return [], logs
+        try:
+            if self._function.include:
+                raise NotFound("its lake cannot stand in: rows there have no metadata columns")
+            table, row_filter = self._connection.table(self._info), self._pushdown.row_filter
+            reader, splits = lake_records(table, expired, starts, self._columns, row_filter)
+        except NotFound as e:
+            raise self._expired(expired, starts, e) from None
+        logs = {bucket: (max(first, starts[bucket]), stop) for bucket, (first, stop) in logs.items()}
+        rest = {bucket: (first, stop) for bucket, (first, stop) in logs.items() if first < stop}
+        return [BoundUnionSplit(reader, split) for split in splits], rest
+
+    def _expired(
+        self, expired: Mapping[TableBucket, tuple[int, int]], starts: Mapping[TableBucket, int], why: NotFound
+    ) -> NotFound:
+        bucket, (first, _) = next(iter(expired.items()))
+        where = f" of partition {bucket.partition_id}" if bucket.partition_id is not None else ""
+        return NotFound(
+            f"the stream of table {self.name} goes on at offset {first} of bucket {bucket.bucket}{where}, "
+            f"but the records before offset {starts[bucket]} have expired ('table.log.ttl'): {starts[bucket] - first} "
+            f"records were removed before the query has read them, and {why.message}. Start it with another "
+            "checkpoint; 'scan.startup.mode' says where it begins",
+            ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+        )
 
     def _snapshot(self, batch: MicroBatch) -> TableSnapshot | None:
         """The table snapshot that a batch reads, possibly opened by another process."""
