@@ -419,8 +419,8 @@ def test_completion_leaves_out_what_only_forebay_itself_uses(tmp_path: Path) -> 
                      for each in (conn, changes, snapshot, writer)}  # fmt: skip
     assert shown["EmbeddedConnection"] == {
         "admin", "bootstrap_servers", "close", "closed", "create_database", "create_table", "database_exists",
-        "drop_database", "drop_table", "list_databases", "list_tables", "metrics", "rename_table", "server", "sql",
-        "table", "table_exists", "transaction",
+        "drop_database", "drop_table", "list_databases", "list_tables", "metrics", "rename_table", "restore", "server",
+        "sql", "table", "table_exists", "transaction",
     }  # fmt: skip
     assert shown["LogReader"] == {"close", "finished", "poll", "position", "reader", "schema", "to_arrow", "to_pandas"}
     assert shown["TableSnapshot"] >= {"buckets", "keep", "log_offsets", "release", "renew", "row_counts", "scan"}
