@@ -134,6 +134,8 @@ def test_a_commit_of_ours_after_one_of_java_is_newer_for_both(
     if by == "ours":
         table.compact(full=True)
     else:
+        table = table.alter(set={"write-only": "false"})
+        java = java_table(catalog, "db.t")
         java.ask("compact", full=True)
     assert java.rows() == sorted_rows(table.schema, table.scan().to_arrow()) == expected
     assert levels(table) == [5]
