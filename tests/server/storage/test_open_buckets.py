@@ -88,6 +88,23 @@ def test_the_buckets_used_last_stay_open_and_the_others_open_again_on_demand(ben
     assert open_ids(bench) == {made[0], made[4]}
 
 
+def test_counting_waits_for_no_thread_that_closes_a_bucket_with_its_lock(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a thread waits for the manager's lock: seed 918 of the simulation found a server that stood still."""
+    tables(bench)
+    replicas = bench.server.server.context.replicas
+    every, held = replicas._open.all, list[bool]()
+
+    def all_open() -> list[BucketReplica]:
+        held.append(replicas._lock.locked())
+        return every()
+
+    monkeypatch.setattr(replicas._open, "all", all_open)
+    assert sum(each.records for each in replicas.written_and_read().values()) > 0
+    assert held == [False]
+
+
 def test_descriptors_do_not_grow_with_the_number_of_buckets(bench: Bench, tmp_path: Path) -> None:
     tables(bench)
     before = len(open_files(tmp_path))

@@ -500,9 +500,10 @@ class ReplicaManager:
         """Return the records and bytes written to each table and read from its log since the start, by table id."""
         with self._lock:
             totals = dict(self._closed_counts)
-            for replica in self._open.all():
-                table_id = replica.bucket.table_id
-                totals[table_id] = totals.get(table_id, _NOTHING).plus(replica)
+        # Outside of the lock, for which `OpenBuckets.take_idle` waits with its own: each would wait for the other.
+        for replica in self._open.all():
+            table_id = replica.bucket.table_id
+            totals[table_id] = totals.get(table_id, _NOTHING).plus(replica)
         return totals
 
     def _counts(self, table_id: int) -> WrittenAndRead:
