@@ -248,7 +248,7 @@ async def prefix_lookup(context: ServerContext, call: ServerCall) -> Message:
                     values = await context.in_io(read, LENGTH_PREFIX_BYTES + len(values[0]))
                 by_prefix[prefix] = values
             size, count = _size_of(by_prefix[prefix])
-            await response_size.take(size + ITEM_BYTES, count)
+            await response_size.take(size + ITEM_BYTES, max(count, 1))  # a list without rows takes space, too
         for number, prefix in enumerate(message.keys, 1):
             answer.value_lists.add(values=by_prefix[prefix])
             if not number % _LISTS_AT_ONCE:
