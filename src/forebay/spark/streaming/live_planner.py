@@ -285,8 +285,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
             reader, splits = lake_records(table, expired, starts, self._columns, row_filter)
         except NotFound as e:
             raise self._expired(expired, starts, e) from None
-        logs = {bucket: (max(first, starts[bucket]), stop) for bucket, (first, stop) in logs.items()}
-        rest = {bucket: (first, stop) for bucket, (first, stop) in logs.items() if first < stop}
+        rest = {b: (max(first, starts[b]), stop) for b, (first, stop) in logs.items() if starts[b] < stop}
         return [BoundUnionSplit(reader, split) for split in splits], rest
 
     def _expired(
