@@ -1,0 +1,70 @@
+"""A directory as an object store: for a network file system or a second disk, and for tests.
+
+An object is a file. It is created under a temporary name, synced, and linked to its name, which fails if the name is
+taken (`FileSystem.publish_if_absent`). The file system must do that atomically for all machines that share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from forebay.base.locations import below
+from forebay.fs.interface import FileMissing, FileSystem
+from forebay.fs.names import TEMPORARY_SUFFIX
+from forebay.store.objects import ObjectEntry, ObjectMissing
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class DirectoryStore:
+    """The objects in the folder `location`, which is created with the first one."""
+
+    def __init__(self, file_system: FileSystem, location: str) -> None:
+        self.location = location
+        self._files = file_system
+
+    def __repr__(self) -> str:
+        return f"DirectoryStore({self.location!r})"
+
+    def create(self, name: str, data: Buffer) -> bool:
+        """See `ObjectStore.create`."""
+        path = below(self.location, name)
+        self._files.make_directories(path.rpartition("/")[0])
+        return self._files.publish_if_absent(path, data)
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """See `ObjectStore.read`."""
+        try:
+            file = self._files.open_reader(below(self.location, name))
+        except FileMissing as e:
+            raise ObjectMissing(f"there is no object {name} in {self.location}") from e
+        with closing(file):
+            size = file.size()
+            first = max(size + start, 0) if start < 0 else start
+            return file.pread(first, max((size if end is None else min(end, size)) - first, 0))
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
+        """See `ObjectStore.list`."""
+        folder = prefix.rpartition("/")[0]
+        for entry in sorted(self._below(folder)):
+            if entry.name.startswith(prefix) and entry.name > after:
+                yield entry
+
+    def _below(self, folder: str) -> Iterator[ObjectEntry]:
+        path = below(self.location, folder) if folder else self.location
+        with suppress(FileMissing):  # nothing was created in it, or it is being deleted
+            for entry in self._files.list_directory(path):
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_directory:
+                    yield from self._below(name)
+                elif not name.endswith(TEMPORARY_SUFFIX):
+                    yield ObjectEntry(name, entry.size_bytes)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `ObjectStore.delete`."""
+        for name in names:
+            with suppress(FileMissing):
+                self._files.remove(below(self.location, name))

@@ -1,0 +1,189 @@
+"""The journal of a store: a chain of numbered objects, read by anyone, and written by the server that fenced it last.
+
+Nouns: a *cursor* is a place in a journal, behind the objects that were read. A *fence* is the first object of an epoch:
+whoever creates it is the writer from then on. Earlier writers find their next number taken, and are *fenced*
+(docs/design/0020-the-store-is-the-home.md, docs/format/journal.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
+from forebay.base.errors import CorruptData, ErrorCode, StorageFailure, Unavailable, UnsupportedOperation
+from forebay.store.journal_format import (
+    FOOTER_BYTES,
+    FORMAT_VERSION,
+    Entry,
+    EpochBegan,
+    Footer,
+    Identity,
+    Index,
+    IndexedEntry,
+    decode_footer,
+    decode_index,
+    decode_payload,
+    encode_object,
+)
+from forebay.store.objects import ObjectMissing, ObjectStore, create_once
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+STORE_OBJECT = "store.json"
+
+_END_BYTES = 64 << 10
+"""How much of an object's end is read at first: the footer, and nearly always the whole index."""
+
+
+class Fenced(Unavailable):
+    """Another server has taken the store over. This one must not acknowledge anything more."""
+
+    default_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def object_name(number: int) -> str:
+    """The name of the journal's object with this number."""
+    return f"journal/{number:020d}"
+
+
+def open_journal(store: ObjectStore, *, ids: IdSource = SYSTEM_IDS) -> bytes:
+    """The id of the store, which is made if the store is new.
+
+    Raises `CorruptData` if the store is not one of ours, `UnsupportedOperation` for one of a newer version.
+    """
+    document = json.dumps({"format": FORMAT_VERSION, "store": ids.token_hex()})
+    store.create(STORE_OBJECT, document.encode())
+    data = store.read(STORE_OBJECT)
+    try:
+        found = json.loads(data)
+        version, store_id = int(found["format"]), bytes.fromhex(found["store"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise CorruptData(
+            f"{store.location}/{STORE_OBJECT} does not describe a store of Forebay: {data[:200]!r}"
+        ) from e
+    if version != FORMAT_VERSION:
+        raise UnsupportedOperation(
+            f"the store {store.location} has format {version}, this version of Forebay knows format {FORMAT_VERSION}; "
+            "use the version that wrote it"
+        )
+    return store_id
+
+
+class JournalObject:
+    """An object of a journal, read in parts: first what it has, then the payloads that are asked for."""
+
+    def __init__(self, store: ObjectStore, number: int) -> None:
+        """Raises `ObjectMissing`, and `CorruptData` if the end of the object is damaged."""
+        self.name = object_name(number)
+        self._store = store
+        self._end = store.read(self.name, -_END_BYTES)
+        self.footer: Footer = decode_footer(self._end, self._shown)
+        if self.footer.identity.number != number:
+            raise CorruptData(f"{self._shown} has the content of object {self.footer.identity.number}")
+
+    @property
+    def _shown(self) -> str:
+        return f"{self._store.location}/{self.name}"
+
+    @cached_property
+    def index(self) -> Index:
+        """What it has. Raises `CorruptData`."""
+        start, size = self.footer.index_position, self.footer.index_stored_bytes
+        is_at_hand = size + FOOTER_BYTES <= len(self._end)
+        stored = (
+            memoryview(self._end)[len(self._end) - FOOTER_BYTES - size : len(self._end) - FOOTER_BYTES]
+            if is_at_hand
+            else self._store.read(self.name, start, start + size)
+        )
+        return decode_index(stored, self.footer, self._shown)
+
+    def payload(self, of: IndexedEntry) -> bytes:
+        """The bytes of an entry; none if it has no payload. Raises `CorruptData`."""
+        if of.payload is None:
+            return b""
+        stored = self._store.read(self.name, of.payload.position, of.payload.position + of.payload.stored_bytes)
+        return decode_payload(stored, of.payload, self._shown)
+
+
+class JournalCursor:
+    """A place in a journal: all objects up to `number` were read. One thread."""
+
+    def __init__(self, store: ObjectStore, store_id: bytes, number: int = 0, seal: int = 0, epoch: int = 0) -> None:
+        """`number`, `seal` and `epoch` are those of the last object that was read; 0 before the first one."""
+        self.store, self.store_id = store, store_id
+        self.number, self.seal, self.epoch = number, seal, epoch
+
+    def next(self) -> JournalObject | None:
+        """The next object, behind which the cursor stands then; None if there is none yet.
+
+        Raises `CorruptData` if it does not follow the one before, and `StorageFailure`; the cursor stays then.
+        """
+        try:
+            found = JournalObject(self.store, self.number + 1)
+        except ObjectMissing:
+            return None
+        identity = found.footer.identity
+        if identity.store_id != self.store_id or identity.before != self.seal or identity.epoch < self.epoch:
+            raise CorruptData(
+                f"{self.store.location}/{found.name} does not follow the object before: one of the two was replaced. "
+                "Restore the objects from their versions or from a copy"
+            )
+        self.number, self.seal, self.epoch = identity.number, found.footer.seal, identity.epoch
+        return found
+
+    def fence(
+        self, holder: str, reason: str, *, ids: IdSource = SYSTEM_IDS, clock: Clock = SYSTEM_CLOCK
+    ) -> JournalWriter | None:
+        """Become the journal's writer, in a new epoch, unless there is an object that this cursor has not read.
+
+        In that case the result is None: read on, and try again. Raises `StorageFailure` if it is not known who won; a
+        further attempt of this or another server decides it then.
+        """
+        writer = JournalWriter(self, bytes.fromhex(ids.token_hex()), clock)
+        try:
+            writer.write([(EpochBegan(holder, reason), None)])
+        except Fenced:
+            return None
+        return writer
+
+
+class JournalWriter:
+    """Appends objects to a journal, as its writer in one epoch. One thread."""
+
+    def __init__(self, cursor: JournalCursor, writer: bytes, clock: Clock) -> None:
+        self._store, self._store_id = cursor.store, cursor.store_id
+        self._writer, self._clock = writer, clock
+        self.epoch = cursor.epoch + 1
+        self.number, self.seal = cursor.number, cursor.seal
+        """Those of the last object that is known to be there."""
+        self._pending: bytes | None = None
+
+    def write(self, entries: Sequence[tuple[Entry, Buffer | None]], first_ms: int | None = None) -> int:
+        """Create the next object with these entries; return its number. `first_ms`: when the first one was noted.
+
+        Raises `Fenced` if another server has taken over: nothing of it is in the journal, and nothing will be. Raises
+        `StorageFailure` if it is not known whether the object is there; `retry` must find out, before anything else.
+        """
+        if self._pending is not None:
+            raise StorageFailure(f"object {self.number + 1} of the journal in {self._store.location} is still unknown")
+        now_ms = self._clock.now_ms()
+        identity = Identity(self._store_id, self.epoch, self._writer, self.number + 1, self.seal)
+        self._pending = encode_object(identity, now_ms if first_ms is None else first_ms, now_ms, entries)
+        return self.retry()
+
+    def retry(self) -> int:
+        """Try again to create the object whose creation failed; return its number. Raises as `write` does."""
+        assert self._pending is not None, "no creation has failed"
+        number = self.number + 1
+        if not create_once(self._store, object_name(number), self._pending):
+            raise Fenced(
+                f"another server has taken over the store {self._store.location} (object {number} of its journal is "
+                "not this server's)"
+            )
+        self.seal = decode_footer(self._pending, object_name(number)).seal
+        self.number, self._pending = number, None
+        return number

@@ -1,0 +1,57 @@
+"""Object stores of clouds: the contract on obstore's store in memory and on S3, simulated by moto."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from forebay.base.errors import StorageFailure, UnsupportedOperation
+from forebay.store.cloud import CloudStore
+from forebay.store.opening import open_store
+from tests.store.object_store_contract import ObjectStoreContract
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'forebay[store]'")
+
+
+class TestCloudStoreInMemory(ObjectStoreContract):
+    @pytest.fixture
+    def store(self) -> CloudStore:
+        return CloudStore("memory:///", {})
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    moto_server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[s3,server]'")
+    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install boto3")
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=endpoint, **keys).create_bucket(Bucket="stores")
+    yield {
+        "s3.endpoint": endpoint, "s3.access-key": "test", "s3.secret-key": "test", "s3.region": "us-east-1",
+    }  # fmt: skip
+    server.stop()
+
+
+@pytest.mark.foreign
+class TestCloudStoreOnS3(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, s3: dict[str, str], request: pytest.FixtureRequest) -> CloudStore:
+        store = open_store(f"s3://stores/{abs(hash(request.node.name))}", s3)
+        assert isinstance(store, CloudStore)
+        return store
+
+
+def test_a_service_that_does_not_answer_is_a_storage_failure() -> None:
+    keys = {"s3.access-key": "a", "s3.secret-key": "b", "s3.region": "c", "s3.endpoint": "http://127.0.0.1:9"}
+    with pytest.raises(StorageFailure, match=r"cannot read journal/1 in s3://bucket/store"):
+        CloudStore("s3://bucket/store", keys).read("journal/1")
+
+
+def test_an_installation_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(UnsupportedOperation, match=r"pip install 'forebay\[store\]'"):
+        CloudStore("s3://bucket/store", {})

@@ -1,0 +1,56 @@
+"""A directory as an object store: the contract, and what a crash leaves."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOperation
+from forebay.store.directory import DirectoryStore
+from forebay.store.opening import open_store
+from tests.fs.faulty_fs import FaultyFileSystem
+from tests.store.object_store_contract import ObjectStoreContract, names
+
+
+class TestDirectoryStore(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> DirectoryStore:
+        store = open_store(f"{tmp_path}/store")
+        assert isinstance(store, DirectoryStore)
+        return store
+
+
+class TestDirectoryStoreOnASimulatedDisk(ObjectStoreContract):
+    @pytest.fixture
+    def store(self) -> DirectoryStore:
+        return DirectoryStore(FaultyFileSystem(random.Random(1)), "/store")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_object_that_was_created_survives_a_power_loss_whole(seed: int) -> None:
+    files = FaultyFileSystem(random.Random(seed), page_bytes=16)
+    store = DirectoryStore(files, "/store")
+    for number in range(5):
+        assert store.create(f"journal/{number}", b"%d" % number * 100)
+    files.inject("any", on_call=random.Random(seed).randrange(1, 8))
+    try:
+        store.create("journal/5", b"5" * 100)
+        expected = 6
+    except StorageFailure:
+        expected = 5
+    store = DirectoryStore(files.crash(), "/store")
+    found = names(store, "journal/")
+    assert found[:expected] == [f"journal/{number}" for number in range(expected)]
+    for number in range(len(found)):
+        assert store.read(f"journal/{number}") == b"%d" % number * 100
+
+
+def test_a_place_that_cannot_be_a_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperation, match=r"hdfs://.*no conditional creation"):
+        open_store("hdfs://host/store")
+    with pytest.raises(InvalidRequest, match=r"is a directory, and has no options: s3\.region"):
+        open_store(str(tmp_path), {"s3.region": "x"})
+    with pytest.raises(InvalidRequest, match=r"no option 's3\.regoin'"):
+        open_store("s3://bucket/store", {"s3.regoin": "x"})

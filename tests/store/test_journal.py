@@ -1,0 +1,255 @@
+"""The journal: a chain of objects with one writer at a time, whatever the store does with its requests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forebay.base.ambient import SeededIds
+from forebay.base.errors import CorruptData, ErrorCode, StorageFailure, UnsupportedOperation
+from forebay.metadata.table import TableBucket
+from forebay.store.directory import DirectoryStore
+from forebay.store.journal import Fenced, JournalCursor, JournalObject, JournalWriter, object_name, open_journal
+from forebay.store.journal_format import EpochBegan, LogGrew
+from forebay.store.objects import ObjectEntry, ObjectStore
+from tests.fs.faulty_fs import FaultyFileSystem
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+BUCKET = TableBucket(1, 0)
+
+
+class UnreliableStore:
+    """A store whose creations fail: before or after they happen, or they happen later, when nobody expects them."""
+
+    def __init__(self, store: ObjectStore, rng: random.Random) -> None:
+        self._store, self._rng = store, rng
+        self.location = store.location
+        self.late: list[tuple[str, bytes]] = []
+        self.fails = 0.5
+
+    def create(self, name: str, data: Buffer) -> bool:
+        if self._rng.random() >= self.fails:
+            return self._store.create(name, data)
+        match self._rng.choice(["before", "after", "later"]):
+            case "after":
+                self._store.create(name, data)
+            case "later":
+                self.late.append((name, bytes(data)))
+        raise StorageFailure(f"no answer to the creation of {name}")
+
+    def deliver_late(self) -> None:
+        """Let a request that was under way arrive."""
+        if self.late:
+            self._store.create(*self.late.pop(self._rng.randrange(len(self.late))))
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        return self._store.read(name, start, end)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
+        return self._store.list(prefix, after)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._store.delete(names)
+
+
+@pytest.fixture
+def store() -> DirectoryStore:
+    return DirectoryStore(FaultyFileSystem(random.Random(1)), "/store")
+
+
+@pytest.fixture
+def cursor(store: DirectoryStore) -> JournalCursor:
+    return JournalCursor(store, open_journal(store))
+
+
+def writer_of(cursor: JournalCursor, holder: str = "a") -> JournalWriter:
+    writer = cursor.fence(holder, "test")
+    assert writer is not None
+    return writer
+
+
+def entries_of(cursor: JournalCursor) -> list[tuple[object, bytes]]:
+    result: list[tuple[object, bytes]] = []
+    while (found := cursor.next()) is not None:
+        result += [(each.entry, found.payload(each)) for each in found.index.entries]
+    return result
+
+
+def test_a_store_is_made_once_and_recognized(store: DirectoryStore) -> None:
+    assert open_journal(store, ids=SeededIds(1)) == open_journal(store, ids=SeededIds(2))
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"{}", CorruptData),
+        (b"\xff", CorruptData),
+        (b'{"format": 1, "store": "x"}', CorruptData),
+        (b'{"format": 2, "store": "00"}', UnsupportedOperation),
+    ],
+)
+def test_a_store_of_others_is_refused(store: DirectoryStore, content: bytes, error: type) -> None:
+    store.create("store.json", content)
+    with pytest.raises(error, match="/store"):
+        open_journal(store)
+
+
+def test_what_a_writer_writes_is_read_in_order(store: DirectoryStore, cursor: JournalCursor) -> None:
+    reader = JournalCursor(store, cursor.store_id)
+    writer = writer_of(cursor, "host 7")
+    assert writer.write([(LogGrew(BUCKET, 0, 2), b"two"), (LogGrew(BUCKET, 2, 3), b"one")]) == 2
+    assert writer.write([]) == 3
+    assert entries_of(reader) == [
+        (EpochBegan("host 7", "test"), b""), (LogGrew(BUCKET, 0, 2), b"two"), (LogGrew(BUCKET, 2, 3), b"one"),
+    ]  # fmt: skip
+    assert (reader.number, reader.epoch) == (3, 1)
+    assert reader.next() is None
+    writer.write([(LogGrew(BUCKET, 3, 4), b"more")])
+    assert [payload for _, payload in entries_of(reader)] == [b"more"]
+
+
+def test_an_index_of_any_size_is_read(store: DirectoryStore, cursor: JournalCursor) -> None:
+    rng = random.Random(1)
+    entries = [(LogGrew(TableBucket(rng.getrandbits(60), 0), 0, rng.getrandbits(60)), b"") for _ in range(20_000)]
+    writer_of(cursor).write(entries)
+    assert len(JournalObject(store, 2).index.entries) == 20_000
+
+
+def test_whoever_fences_is_the_writer_and_the_one_before_learns_it(
+    store: DirectoryStore, cursor: JournalCursor
+) -> None:
+    first = writer_of(cursor)
+    first.write([(LogGrew(BUCKET, 0, 1), b"1")])
+    standby = JournalCursor(store, cursor.store_id)
+    assert standby.fence("b", "too early") is None  # it has not read what there is
+    entries_of(standby)
+    second = writer_of(standby, "b")
+    assert (first.epoch, second.epoch) == (1, 2)
+    with pytest.raises(Fenced, match="another server has taken over") as raised:
+        first.write([(LogGrew(BUCKET, 1, 2), b"lost")])
+    assert raised.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    second.write([(LogGrew(BUCKET, 1, 2), b"2")])
+    assert [payload for _, payload in entries_of(JournalCursor(store, cursor.store_id))] == [b"", b"1", b"", b"2"]
+
+
+def test_a_reader_goes_on_where_it_was(store: DirectoryStore, cursor: JournalCursor) -> None:
+    writer = writer_of(cursor)
+    for number in range(3):
+        writer.write([(LogGrew(BUCKET, number, number + 1), b"%d" % number)])
+    reader = JournalCursor(store, cursor.store_id)
+    reader.next()
+    reader.next()
+    again = JournalCursor(store, cursor.store_id, reader.number, reader.seal, reader.epoch)
+    assert [payload for _, payload in entries_of(again)] == [b"1", b"2"]
+
+
+def _replaced(files: FaultyFileSystem, number: int, data: bytes) -> None:
+    files.write_atomic(f"/store/{object_name(number)}", data)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda store: store.read(object_name(2)),
+        lambda store: store.read(object_name(3))[:-1],
+        lambda store: b"",
+    ],
+    ids=["another number", "cut off", "empty"],
+)
+def test_an_object_that_does_not_follow_is_refused(other: Callable[[ObjectStore], bytes]) -> None:
+    files = FaultyFileSystem(random.Random(1))
+    store = DirectoryStore(files, "/store")
+    cursor = JournalCursor(store, open_journal(store))
+    writer = writer_of(cursor)
+    for number in range(3):
+        writer.write([(LogGrew(BUCKET, number, number + 1), b"")])
+    _replaced(files, 3, other(store))
+    reader = JournalCursor(store, cursor.store_id)
+    assert reader.next() is not None
+    assert reader.next() is not None
+    with pytest.raises(CorruptData, match=r"journal/0*3"):
+        reader.next()
+    assert reader.number == 2
+
+
+def test_an_object_of_another_history_is_refused(store: DirectoryStore, cursor: JournalCursor) -> None:
+    files = FaultyFileSystem(random.Random(2))
+    other = DirectoryStore(files, "/store")
+    other.create("store.json", store.read("store.json"))
+    writer_of(JournalCursor(other, cursor.store_id)).write([])
+    writer_of(cursor).write([])
+    _replaced(files, 1, store.read(object_name(1)))
+    reader = JournalCursor(other, cursor.store_id)
+    reader.next()
+    with pytest.raises(CorruptData, match="does not follow the object before"):
+        reader.next()
+
+
+def test_a_writer_writes_nothing_behind_an_object_that_is_unknown(store: DirectoryStore) -> None:
+    unreliable = UnreliableStore(store, random.Random(3))
+    unreliable.fails = 0
+    writer = writer_of(JournalCursor(unreliable, open_journal(unreliable)))
+    unreliable.fails = 1
+    with pytest.raises(StorageFailure, match="no answer"):
+        writer.write([(LogGrew(BUCKET, 0, 1), b"1")])
+    with pytest.raises(StorageFailure, match="is still unknown"):
+        writer.write([(LogGrew(BUCKET, 1, 2), b"2")])
+    unreliable.fails = 0
+    assert writer.retry() == 2
+    assert writer.write([(LogGrew(BUCKET, 1, 2), b"2")]) == 3
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_was_acknowledged_is_there_once_whatever_the_store_does(seed: int) -> None:
+    """Servers take over from each other at random, and go on writing until they notice; requests arrive late."""
+    rng = random.Random(seed)
+    store = UnreliableStore(DirectoryStore(FaultyFileSystem(rng), "/store"), rng)
+    store.fails = 0
+    store_id = open_journal(store)
+    store.fails = rng.choice([0, 0.1, 0.5])
+    writers: list[tuple[int, JournalWriter]] = []
+    acknowledged: list[bytes] = []
+    written: set[bytes] = set()
+    pending: dict[int, bytes] = {}
+    counts: dict[int, int] = {}
+    for step in range(60):
+        if rng.random() < 0.2:
+            store.deliver_late()
+        if not writers or rng.random() < 0.1:
+            cursor = JournalCursor(store, store_id)
+            entries_of(cursor)
+            try:
+                writer = cursor.fence(str(step), "random", ids=SeededIds(step))
+            except StorageFailure:
+                continue
+            if writer is not None:
+                writers.append((step, writer))
+            continue
+        me, writer = rng.choice(writers)
+        try:
+            if me in pending:
+                writer.retry()
+            else:
+                counts[me] = counts.get(me, -1) + 1
+                pending[me] = b"%d-%d" % (me, counts[me])
+                written.add(pending[me])
+                writer.write([(LogGrew(BUCKET, 0, 1), pending[me])])
+        except Fenced:
+            writers.remove((me, writer))
+        except StorageFailure:
+            continue
+        else:
+            acknowledged.append(pending.pop(me))
+    while store.late:
+        store.deliver_late()
+    found = [payload for _, payload in entries_of(JournalCursor(store, store_id)) if payload]
+    assert len(found) == len(set(found))
+    assert set(acknowledged) <= set(found) <= written
+    for me in counts:
+        of_writer = [each for each in found if each.startswith(b"%d-" % me)]
+        assert of_writer == [b"%d-%d" % (me, number) for number in range(len(of_writer))]
