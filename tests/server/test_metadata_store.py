@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import sqlite3
@@ -10,11 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.errors import CorruptData, LimitExceeded, StorageFailure
+from forebay.base.errors import Conflict, CorruptData, LimitExceeded, StorageFailure
 from forebay.codec.crc import crc32c
-from forebay.metadata.table import DatabaseInfo
+from forebay.metadata.table import DatabaseInfo, TableBucket
 from forebay.server import metadata_store
-from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
+from forebay.server.metadata_store import (
+    Change,
+    LocalDatabaseFile,
+    MetadataStore,
+    OffsetsFile,
+    StoredCommit,
+    StoredEpoch,
+    StoredLakeSnapshot,
+    StoredTransaction,
+)
 from tests.noted_databases import NotedDatabases
 
 NAMES = [f"database{number}" for number in range(20)]
@@ -110,6 +120,55 @@ def test_a_check_of_all_rows_finds_one_that_was_changed(tmp_path: Path) -> None:
         pytest.raises(CorruptData, match=r"a row does not have its checksum: .'bad'"),
     ):
         store.check_rows()
+
+
+def rows_of(database: sqlite3.Connection) -> list[str]:
+    return list(database.iterdump())
+
+
+def test_changes_that_are_repeated_on_an_image_give_the_same_store(tmp_path: Path) -> None:
+    changes: list[Change] = []
+    with closing(MetadataStore(LocalDatabaseFile(str(tmp_path / "metadata.sqlite")))) as store:
+        store.put_database(DatabaseInfo("before", None, {}, 1, 1))
+        copy = sqlite3.connect(":memory:")
+        copy.deserialize(store.image())
+        store.on_commit = changes.extend
+        store.put_database(DatabaseInfo("db", "a comment", {"a": "b"}, 1, 1))
+        store.delete_database("before")
+        store.take("writer", 5)
+        store.put_place("here")
+        bucket = TableBucket(3, 1, 8)
+        store.begin_log_epoch(StoredEpoch(1, "e", 5, "why", False, 0, 0), {"table": 1000}, keep=9)
+        store.put_log_epoch_starts([(bucket, 1, 77)])
+        offsets = OffsetsFile("a/b", 3)
+        store.put_lake_snapshots(
+            3, [StoredLakeSnapshot(1, 1, offsets, None), StoredLakeSnapshot(2, 1, offsets, offsets)]
+        )
+        commits = [StoredCommit(3, 0, 5, 1, "app", 2, "me", "INSERT", 10)] * 3
+        store.put_transaction(StoredTransaction(1, "app", 2, 1, 9, 4, ("x", "y")), [6], commits)
+        with pytest.raises(Conflict):
+            store.put_transaction(StoredTransaction(2, "app", 2, 1, 9, 4, ("z",)))
+        store.put_producer_offsets("p", 10, b"\x00\xff", 5)
+        store.put_producer_offsets("p", 12, b"later", 5)
+        assert store.expire_producer_offsets(11) == 1
+        assert store.commits(3)[-1].number == 3
+        for statement, values in changes:
+            copy.execute(statement, values)
+        copy.commit()
+        assert rows_of(copy) == rows_of(store._connection)
+    copy.close()
+
+
+def test_a_transaction_that_changes_nothing_or_fails_is_not_told(tmp_path: Path) -> None:
+    changes: list[Change] = []
+    with closing(MetadataStore(LocalDatabaseFile(str(tmp_path / "metadata.sqlite")))) as store:
+        store.on_commit = changes.extend
+        with contextlib.suppress(ZeroDivisionError), store.transaction() as sql:
+            sql.execute("DELETE FROM databases")
+            raise ZeroDivisionError
+        with store.transaction() as sql:
+            sql.execute("SELECT 1").fetchall()
+    assert changes == []
 
 
 @pytest.mark.parametrize(

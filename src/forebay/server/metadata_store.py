@@ -14,7 +14,7 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -91,6 +91,9 @@ WRITER_COUNTER, TRANSACTION_COUNTER = "writer", "transaction"
 COORDINATOR_EPOCH_COUNTER = "coordinator-epoch"
 
 _NO_PARTITION = -1
+
+_READING = ("SELECT", "PRAGMA")
+"""How statements begin that change nothing."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,27 @@ class LocalDatabaseFile:
         return disk_of(self.path)
 
 
+class Change(NamedTuple):
+    """A statement that changed the store, and its values. Repeated on a copy from before it, it changes that alike:
+    statements have no other source of values."""
+
+    statement: str
+    values: tuple[str | int | bytes | None, ...]
+
+
+class _RecordedConnection:
+    """A connection that remembers the statements that may change something."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.changes: list[Change] = []
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        if not statement.startswith(_READING):
+            self.changes.append(Change(statement, tuple(values)))
+        return self._connection.execute(statement, values)
+
+
 class MetadataStore:
     """The metadata file of one data directory."""
 
@@ -221,6 +245,8 @@ class MetadataStore:
 
         Raises `CorruptData` and `StorageFailure`.
         """
+        self.on_commit: Callable[[Sequence[Change]], None] | None = None
+        """Is told the changes of each transaction, in order, when it is durable and before the caller goes on."""
         self._file, self._path = file, file.path
         self._lock = threads.rlock()
         if not is_new and file.is_empty():
@@ -296,13 +322,14 @@ class MetadataStore:
                 self._rows(f"SELECT * FROM {table}")
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[_RecordedConnection]:
         """All statements inside, or none. Failures become `StorageFailure`."""
         with self._lock:
+            recorded = _RecordedConnection(self._connection)
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
-                    yield self._connection
+                    yield recorded
                     self._connection.execute("COMMIT")
                 except BaseException:
                     if self._connection.in_transaction:  # on a full disk SQLite has rolled back already, or not
@@ -318,6 +345,15 @@ class MetadataStore:
                         ErrorCode.DISK_WRITE_LOCKED,
                     ) from e
                 raise StorageFailure(f"cannot write the metadata file {self._path}: {e}") from e
+            if self.on_commit is not None and recorded.changes:
+                self.on_commit(recorded.changes)
+
+    # ---- copies -----------------------------------------------------------------------------------------------------
+
+    def image(self) -> bytes:
+        """The content of the file, as it is between two transactions: a SQLite database."""
+        with self._lock:
+            return self._connection.serialize()
 
     # ---- counters ---------------------------------------------------------------------------------------------------
 
@@ -326,7 +362,7 @@ class MetadataStore:
         with self.transaction() as sql:
             return self._take(sql, counter, count)
 
-    def _take(self, sql: sqlite3.Connection, counter: str, count: int) -> int:
+    def _take(self, sql: _RecordedConnection, counter: str, count: int) -> int:
         rows = self._rows("SELECT * FROM counters WHERE name = ?", counter)
         first: int = rows[0][1] if rows else 1
         _put(sql, "counters", counter, first + count)
@@ -434,7 +470,7 @@ class MetadataStore:
         with self.transaction() as sql:
             self._put_table(sql, info)
 
-    def _put_table(self, sql: sqlite3.Connection, info: TableInfo) -> None:
+    def _put_table(self, sql: _RecordedConnection, info: TableInfo) -> None:
         document = json_serde.dumps(json_serde.descriptor_to_json(info.descriptor)).decode()
         schema = json_serde.dumps(json_serde.schema_to_json(info.schema)).decode()
         _put(sql, "tables", info.table_id, info.path.database, info.path.table, info.schema_id, document,
@@ -592,7 +628,7 @@ def _checksum(row: tuple[Any, ...]) -> int:
     return crc32c(repr(row).encode("utf-8", "surrogatepass"))
 
 
-def _put(sql: sqlite3.Connection, table: str, *row: Any) -> None:
+def _put(sql: _RecordedConnection, table: str, *row: Any) -> None:
     """Insert a row, or put it in the place of the one with the same primary key (and no other)."""
     columns = sql.execute(f"PRAGMA table_info({table})").fetchall()
     names = [name for _, name, *_ in columns]
@@ -605,7 +641,7 @@ def _put(sql: sqlite3.Connection, table: str, *row: Any) -> None:
     )
 
 
-def _delete_transactions(sql: sqlite3.Connection, ids: Iterable[int]) -> None:
+def _delete_transactions(sql: _RecordedConnection, ids: Iterable[int]) -> None:
     for each in ids:
         sql.execute("DELETE FROM transactions WHERE transaction_id = ?", (each,))
 
