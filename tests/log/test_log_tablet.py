@@ -46,6 +46,39 @@ def test_an_append_sets_offsets_timestamp_and_epoch_and_leaves_the_rest_and_the_
         assert header.leader_epoch == (6 if header.magic == 2 else -1)
 
 
+def test_a_follower_has_the_same_log() -> None:
+    clock = ManualClock(5000)
+    leader = open_log(faulty_fs(), clock=clock)
+    for number in range(5):
+        leader.append_as_leader(make_batch(3, b"%d" % number, writer_id=9, sequence=number))
+        leader.append_as_leader(make_batch(0))
+        clock.advance(number % 2)
+    follower = open_log(faulty_fs(), clock=ManualClock(1))
+    data = leader.read(0, 10_000).data
+    assert follower.append_as_follower(data) == leader.log_end_offset
+    assert bytes(follower.read(0, 10_000).data) == bytes(data)
+    assert follower.writer_states() == leader.writer_states()
+    assert follower.last_timestamp_ms == leader.last_timestamp_ms
+    for timestamp_ms in (5000, 6000, 7000, 8000):
+        assert follower.offset_for_timestamp(timestamp_ms) == leader.offset_for_timestamp(timestamp_ms)
+
+
+def test_a_follower_refuses_what_does_not_continue_its_log() -> None:
+    leader = open_log(faulty_fs())
+    ends = [leader.append_as_leader(make_batch(2)).next_offset for _ in range(3)]
+    data = bytes(leader.read(0, 10_000).data)
+    (second, _), (third, _) = list(iter_headers(data))[1:]
+    follower = open_log(faulty_fs())
+    damaged = bytearray(data[:third])
+    damaged[-1] ^= 1
+    for wrong in (data[second:], data[:second] + data[third:], bytes(damaged), data[: third - 1]):
+        with pytest.raises(CorruptData):
+            follower.append_as_follower(wrong)
+        assert follower.log_end_offset == 0
+    assert follower.append_as_follower(data[:second]) == ends[0]
+    assert follower.append_as_follower(data[second:]) == ends[2]
+
+
 def test_an_empty_batch_takes_one_offset() -> None:
     tablet = open_log(faulty_fs())
     assert tablet.append_as_leader(make_batch(0)).last_offset == 0

@@ -31,6 +31,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from forebay.base import threads
@@ -559,6 +560,37 @@ class LogTablet(LogReads):
                 self._writers.restore(before)
                 raise
             return results
+
+    def append_as_follower(self, records: Buffer) -> int:
+        """Append batches of another copy of this log, with their offsets and times; return the end of the log then.
+
+        Raises `CorruptData`, with nothing appended, for batches that are damaged or do not continue the log, and
+        `StorageFailure`, with the first ones appended or none.
+        """
+        view = memoryview(records)
+        headers = list(iter_headers(view))
+        with self._append_lock:
+            self._require_usable()
+            end = self._log_end_offset
+            for position, header in headers:
+                if header.base_offset != end:
+                    raise CorruptData(
+                        f"a batch for {self.folder} begins at offset {header.base_offset} in place of {end}",
+                        ErrorCode.CORRUPT_RECORD_EXCEPTION,
+                    )
+                verify_crc(view, position, header)
+                end = header.next_offset
+            for timestamp_ms, run in groupby(headers, lambda each: each[1].commit_timestamp_ms):
+                self._append_stamped(view, list(run), timestamp_ms)
+            return self._log_end_offset
+
+    def _append_stamped(self, view: memoryview, run: Sequence[tuple[int, LogBatchHeader]], timestamp_ms: int) -> None:
+        start, (last_position, last) = run[0][0], run[-1]
+        size = last_position + last.size_bytes - start
+        places = [(header.base_offset, position - start) for position, header in run]
+        self._write([view[start : start + size]], size, places, last.next_offset, timestamp_ms)
+        for _, header in run:
+            self._writers.record(header, header.base_offset, timestamp_ms)
 
     def _timestamp(self, now_ms: int, committed_ms: int | None = None) -> int:
         if committed_ms is not None:

@@ -1,0 +1,215 @@
+"""Uploads what was noted: notes become entries of the journal's objects, with the rows that the files have.
+
+Nouns: the *stored count* is the number of notes that are in the journal; the *stored end* of a log is the offset up to
+which its rows are.
+
+An object has a prefix of the notes that are left. Notes of one log are one entry.
+
+Threads: one uploads; `stored_end` and `wait` may be called in any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from forebay.base import threads
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
+from forebay.base.errors import CorruptData, ForebayError, InvalidRequest
+from forebay.base.thread_rules import any_thread
+from forebay.metadata.table import TableBucket
+from forebay.server.journal.feed import FilePart, FileRemoval, JournalFeed, LogCut, LogEnd, MetadataCommit
+from forebay.store import journal_format as format_
+from forebay.store.journal import JournalWriter
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_LOGGER = logging.getLogger(__name__)
+
+OBJECT_BYTES = 32 << 20
+"""An object gets no further note when its payloads have this size; a note's own rows may exceed it."""
+
+
+class NotedFiles(Protocol):
+    """What the notes are about. Called by the uploading thread."""
+
+    def log_batches(self, bucket: TableBucket, first: int, end: int) -> Iterator[memoryview] | None:
+        """Whole batches of a log, from `first` to `end`; None if the bucket was dropped.
+
+        Raises `InvalidRequest` if the log has no batches that begin and end there.
+        """
+        ...
+
+    def log_bytes(self, bucket: TableBucket, first: int, end: int) -> int:
+        """About how many bytes these batches have; 0 if there are none (any more)."""
+        ...
+
+    def file_part(self, name: str, position: int, end: int) -> bytes | None:
+        """Bytes of a file of the data directory; None if it was removed."""
+        ...
+
+
+@dataclass(slots=True)
+class _LogRange:
+    """What the notes of one object say about one log."""
+
+    low: int
+    """The lowest offset that it was cut to, or its stored end."""
+    end: int
+
+
+@dataclass(slots=True)
+class _Object:
+    """The notes that go into one object."""
+
+    count: int = 0
+    first_ms: int | None = None
+    size_bytes: int = 0
+    logs: dict[TableBucket, _LogRange] = field(default_factory=dict)
+    others: list[tuple[format_.Entry, Buffer | None]] = field(default_factory=list)
+
+
+class JournalUploader:
+    """Puts the notes of one feed into the journal."""
+
+    def __init__(
+        self,
+        feed: JournalFeed,
+        writer: JournalWriter,
+        files: NotedFiles,
+        stored_ends: dict[TableBucket, int] | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        object_bytes: int = OBJECT_BYTES,
+    ) -> None:
+        """`stored_ends`: the end of each log in the journal so far."""
+        self._feed, self._writer, self._files, self._clock = feed, writer, files, clock
+        self._object_bytes = object_bytes
+        self._ends = dict(stored_ends or {})
+        self._changed = threads.condition()
+        self._next: _Object | None = None
+        """The notes of the object whose creation has begun, and is not known to have happened."""
+        self._cuts: dict[TableBucket, int] = {}
+        """How many cuts of a log were among the notes that were taken."""
+        self.stored_count = 0
+        self._failure: ForebayError | None = None
+
+    @any_thread
+    def stored_end(self, bucket: TableBucket) -> int:
+        """The stored end of a log."""
+        return self._ends.get(bucket, 0)
+
+    @any_thread
+    def wait(self, count: int, timeout: float | None = None) -> bool:
+        """Wait until this many notes are stored; return whether they are. Raises the error that ended the uploading."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.stored_count >= count or self._failure is not None, timeout)
+            if self.stored_count < count and self._failure is not None:
+                raise self._failure
+            return self.stored_count >= count
+
+    def fail(self, error: ForebayError) -> None:
+        """Let all who wait fail: nothing more is uploaded."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    # ---- uploading --------------------------------------------------------------------------------------------------
+
+    def upload(self, *, even_if_empty: bool = False) -> bool:
+        """Upload an object with the oldest notes; return whether there were any (or it may be empty).
+
+        Raises `Fenced` if another server has taken over, and `StorageFailure` if it is not known whether the object is
+        there: the next call finds out.
+        """
+        if self._next is not None:
+            self._writer.retry()
+        else:
+            taken = self._take_notes()
+            if not taken.count and not even_if_empty:
+                return False
+            entries = self._entries(taken)
+            self._next = taken
+            self._writer.write(entries, taken.first_ms)
+        stored, self._next = self._next, None
+        for bucket, range_ in stored.logs.items():
+            self._ends[bucket] = range_.end
+        with self._changed:
+            self.stored_count += stored.count
+            self._changed.notify_all()
+        return True
+
+    def _take_notes(self) -> _Object:
+        taken = _Object()
+        while taken.size_bytes < self._object_bytes and self._feed.first() is not None:
+            self._take_note(taken)
+        return taken
+
+    def _take_note(self, taken: _Object) -> None:
+        at_ms, note = self._feed.take()
+        taken.count += 1
+        taken.first_ms = at_ms if taken.first_ms is None else min(taken.first_ms, at_ms)
+        match note:
+            case LogEnd(bucket, end):
+                self._take_end(taken, bucket, end)
+            case LogCut(bucket, end):
+                self._cuts[bucket] = self._cuts.get(bucket, 0) + 1
+                range_ = self._range(taken, bucket)
+                range_.low, range_.end = min(range_.low, end), min(range_.end, end)
+            case MetadataCommit(changes):
+                payload = format_.encode_statements(changes)
+                taken.size_bytes += len(payload)
+                taken.others.append((format_.MetadataChanged(at_ms), payload))
+            case FilePart(name, position, end):
+                part = self._files.file_part(name, position, end)
+                if part is not None:
+                    taken.size_bytes += len(part)
+                    taken.others.append((format_.FileWritten(name, position), part))
+            case FileRemoval(name):
+                taken.others.append((format_.Removed(name), None))
+
+    def _range(self, taken: _Object, bucket: TableBucket) -> _LogRange:
+        stored = self.stored_end(bucket)
+        return taken.logs.setdefault(bucket, _LogRange(stored, stored))
+
+    def _take_end(self, taken: _Object, bucket: TableBucket, end: int) -> None:
+        range_ = self._range(taken, bucket)
+        if end < range_.end:
+            raise CorruptData(
+                f"the log of bucket {bucket} ends at offset {end}, and the journal has its records up to {range_.end}: "
+                "the disk has lost records; restore this server from its store"
+            )
+        if end > range_.end:
+            taken.size_bytes += self._files.log_bytes(bucket, range_.end, end)
+            range_.end = end
+
+    def _entries(self, taken: _Object) -> list[tuple[format_.Entry, Buffer | None]]:
+        """The entries of an object, which gets further notes if a log was cut after those that it has.
+
+        Such a log may have other records at the same offsets already.
+        """
+        while True:
+            try:
+                logs = [entry for bucket in taken.logs for entry in self._entries_of_log(taken, bucket)]
+            except InvalidRequest:
+                if not self._cut_meanwhile(taken):
+                    raise
+            else:
+                if not self._cut_meanwhile(taken):
+                    return [*taken.others, *logs]  # logs may belong to tables that the metadata before them creates
+            self._take_note(taken)
+
+    def _cut_meanwhile(self, taken: _Object) -> bool:
+        return any(self._feed.cuts(bucket) > self._cuts.get(bucket, 0) for bucket in taken.logs)
+
+    def _entries_of_log(self, taken: _Object, bucket: TableBucket) -> Iterator[tuple[format_.Entry, Buffer | None]]:
+        range_ = taken.logs[bucket]
+        if range_.low < self.stored_end(bucket):
+            yield format_.LogCut(bucket, range_.low), None
+        if range_.low < range_.end:
+            batches = self._files.log_batches(bucket, range_.low, range_.end)
+            if batches is not None:
+                yield format_.LogGrew(bucket, range_.low, range_.end), b"".join(batches)
