@@ -20,6 +20,7 @@ from forebay.store.journal_format import (
     LogCut,
     LogGrew,
     MetadataChanged,
+    MetadataImage,
     Removed,
     decode_footer,
     decode_index,
@@ -37,6 +38,7 @@ payloads = st.binary(max_size=200) | st.builds(lambda part: part * 500, st.binar
 entries = st.lists(
     st.one_of(
         st.tuples(st.builds(LogGrew, buckets, numbers, numbers), payloads),
+        st.tuples(st.builds(MetadataImage, numbers), payloads),
         st.tuples(st.builds(MetadataChanged, numbers), payloads),
         st.tuples(st.builds(FileWritten, st.text(), numbers), payloads),
         st.tuples(st.builds(EpochBegan, st.text(), st.text()), st.none()),

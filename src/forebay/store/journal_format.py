@@ -45,6 +45,7 @@ class EntryKind(StrEnum):
     EPOCH = "epoch"
     LOG = "log"
     CUT = "cut"
+    IMAGE = "image"
     METADATA = "metadata"
     FILE = "file"
     REMOVED = "removed"
@@ -76,6 +77,13 @@ class LogCut:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """The whole metadata store, a SQLite database, which replaces what was before: what every epoch begins with."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataChanged:
     """A transaction of the metadata store; its statements are the payload (`encode_statements`)."""
 
@@ -97,7 +105,7 @@ class Removed:
     name: str
 
 
-Entry = EpochBegan | LogGrew | LogCut | MetadataChanged | FileWritten | Removed
+Entry = EpochBegan | LogGrew | LogCut | MetadataImage | MetadataChanged | FileWritten | Removed
 
 
 class Payload(NamedTuple):
@@ -259,6 +267,8 @@ def _document(entry: Entry) -> dict[str, Any]:
             return {"kind": EntryKind.LOG, "bucket": _bucket_document(bucket), "offsets": [first, end]}
         case LogCut(bucket, end):
             return {"kind": EntryKind.CUT, "bucket": _bucket_document(bucket), "end": end}
+        case MetadataImage(at_ms):
+            return {"kind": EntryKind.IMAGE, "at_ms": at_ms}
         case MetadataChanged(at_ms):
             return {"kind": EntryKind.METADATA, "at_ms": at_ms}
         case FileWritten(name, position):
@@ -281,6 +291,8 @@ def _entry(document: Mapping[str, Any], name: str) -> Entry:
             return LogGrew(_bucket(document["bucket"]), first, end)
         case EntryKind.CUT:
             return LogCut(_bucket(document["bucket"]), document["end"])
+        case EntryKind.IMAGE:
+            return MetadataImage(document["at_ms"])
         case EntryKind.METADATA:
             return MetadataChanged(document["at_ms"])
         case EntryKind.FILE:

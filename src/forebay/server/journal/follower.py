@@ -1,0 +1,275 @@
+"""A data directory that repeats a journal: the state of another server, object by object.
+
+It is what a standby keeps warm, and what a fresh machine builds before it serves. Between two objects the directory is
+what the other server's was at that place of the journal, except for files that follow from the others: key-value state,
+indexes, checkpoints. `finish` makes a directory of it that a server opens.
+
+After a crash it goes on at its last `save`. Logs and files may be further, and what they have is skipped; the metadata
+store says itself how far it is, in one transaction with the statements of an object.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
+from forebay.base.errors import Conflict, CorruptData
+from forebay.codec.log.header import iter_headers
+from forebay.fs import names
+from forebay.fs.interface import FileMissing, FileSystem
+from forebay.log.checkpoints import DataDirectory
+from forebay.log.config import LogConfig
+from forebay.log.tablet import LogTablet
+from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
+from forebay.server.metadata_store import METADATA_FILE
+from forebay.server.storage.log_epochs import mark_restored
+from forebay.store.journal import JournalCursor, JournalObject
+from forebay.store.journal_format import (
+    EpochBegan,
+    FileWritten,
+    IndexedEntry,
+    LogCut,
+    LogGrew,
+    MetadataChanged,
+    MetadataImage,
+    Removed,
+    Statement,
+    decode_statements,
+)
+from forebay.store.objects import ObjectStore
+
+_POSITION_FILE = "journal-position"
+"""Where the follower goes on: JSON of the store's id and of the cursor. A server's data directory has no such file."""
+
+_METADATA_POSITION = "journal-number"
+"""The key of the table `settings` with the number of the object up to which the metadata store is."""
+
+_OPEN_LOGS_MAX = 256
+
+
+class JournalFollower:
+    """A data directory that repeats the journal of one store. One thread."""
+
+    def __init__(
+        self, fs: FileSystem, folder: str, store: ObjectStore, store_id: bytes,
+        *, log_config: LogConfig | None = None, clock: Clock = SYSTEM_CLOCK,
+    ) -> None:  # fmt: skip
+        """Lock the directory, which is new or was made by an earlier follower of this journal, and go on there.
+
+        Raises `Conflict` if another process has it, and `CorruptData` if it follows another journal.
+        """
+        self._fs, self._folder, self._clock = fs, folder, clock
+        self._config = log_config or LogConfig()
+        self._directory = DataDirectory.open(fs, folder)
+        self._logs: OrderedDict[TableBucket, LogTablet] = OrderedDict()
+        self._ends: dict[TableBucket, int] = self._directory.recovery_points.read()
+        self._database = names.join(folder, METADATA_FILE)
+        self._position_file = names.join(folder, _POSITION_FILE)
+        try:
+            self.cursor = JournalCursor(store, store_id, *self._position(store_id))
+            self._metadata_number = self._stored_metadata_number()
+            self._save_position()
+        except BaseException:
+            self._directory.close()
+            raise
+
+    def _position(self, store_id: bytes) -> Sequence[int]:
+        try:
+            document = json.loads(self._fs.read_bytes(self._position_file))
+        except FileMissing:
+            if self._fs.exists(self._database):
+                raise Conflict(f"{self._folder} is the data directory of a server; a copy needs a new one") from None
+            return (0, 0, 0)
+        if document["store"] != store_id.hex():
+            raise Conflict(f"{self._folder} follows the journal of another store, {document['store']}")
+        return document["number"], document["seal"], document["epoch"]
+
+    def _stored_metadata_number(self) -> int:
+        if not self._fs.exists(self._database):
+            return 0
+        with self._connected() as sql:
+            row = sql.execute("SELECT value FROM settings WHERE key = ?", (_METADATA_POSITION,)).fetchone()
+        return int(row[0])
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._database, isolation_level=None)) as sql:
+            sql.execute("PRAGMA journal_mode=TRUNCATE")
+            yield sql
+
+    @property
+    def ends(self) -> dict[TableBucket, int]:
+        """The end of each log that the journal has."""
+        return self._ends
+
+    def follow(self) -> int:
+        """Repeat all objects that are there; return how many. Raises `CorruptData` and `StorageFailure`."""
+        count = 0
+        while (found := self.cursor.next()) is not None:
+            self.apply(found)
+            count += 1
+        return count
+
+    def apply(self, found: JournalObject) -> None:
+        """Repeat an object, the one at which the cursor has just come."""
+        self._apply_metadata(found)  # before the logs, whose tables it may create
+        for each in found.index.entries:
+            match each.entry:
+                case LogGrew(bucket, first, _):
+                    self._grow(bucket, first, found, each)
+                case LogCut(bucket, end):
+                    self._cut(bucket, end)
+                case FileWritten(name, position):
+                    self._write_file(name, position, found.payload(each))
+                case Removed(name):
+                    self._remove(name)
+                case MetadataImage() | MetadataChanged() | EpochBegan():
+                    pass
+
+    # ---- metadata ---------------------------------------------------------------------------------------------------
+
+    def _apply_metadata(self, found: JournalObject) -> None:
+        number = found.footer.identity.number
+        if number <= self._metadata_number:
+            return
+        image: bytes | None = None
+        statements: list[Statement] = []
+        for each in found.index.entries:
+            if isinstance(each.entry, MetadataImage):
+                image, statements = found.payload(each), []
+            elif isinstance(each.entry, MetadataChanged):
+                statements += decode_statements(found.payload(each))
+        if image is None and not statements:
+            return
+        statements.append(("INSERT OR REPLACE INTO settings VALUES (?, ?)", (_METADATA_POSITION, str(number))))
+        if image is None:
+            with self._connected() as sql:
+                _execute(sql, statements)
+        else:
+            with closing(sqlite3.connect(":memory:", isolation_level=None)) as sql:
+                sql.deserialize(image)
+                _execute(sql, statements)
+                self._fs.write_atomic(self._database, sql.serialize())
+        self._metadata_number = number
+
+    # ---- logs -------------------------------------------------------------------------------------------------------
+
+    def _grow(self, bucket: TableBucket, first: int, found: JournalObject, entry: IndexedEntry) -> None:
+        log = self._log(bucket, first)
+        if log is None:
+            return
+        batches = memoryview(found.payload(entry))
+        for position, header in iter_headers(batches):
+            if header.base_offset >= log.log_end_offset:
+                log.append_as_follower(batches[position:])
+                break
+        self._ends[bucket] = log.log_end_offset
+
+    def _cut(self, bucket: TableBucket, end: int) -> None:
+        log = self._log(bucket, 0)
+        if log is None or log.log_end_offset <= end:
+            return
+        self._ends[bucket] = min(end, self._ends.get(bucket, 0))
+        self._save_ends()  # a log that ends below its recovery point would look damaged after a crash
+        self._ends[bucket] = log.truncate_to(end)
+
+    def _log(self, bucket: TableBucket, start: int) -> LogTablet | None:
+        """The log of a bucket, new from offset `start`; None if its table was dropped by now."""
+        log = self._logs.get(bucket)
+        if log is None:
+            path = self._path(bucket)
+            if path is None:
+                self._ends.pop(bucket, None)
+                return None
+            folder = names.join(self._folder, names.tablet_folder("log", path, bucket))
+            log = self._logs[bucket] = LogTablet.open(
+                self._fs, folder, config=self._config, clock=self._clock, start_offset=start,
+                recovery_point=self._ends.get(bucket),
+            )  # fmt: skip
+            if len(self._logs) > _OPEN_LOGS_MAX:
+                _, oldest = self._logs.popitem(last=False)
+                oldest.sync()
+                oldest.close()
+        self._logs.move_to_end(bucket)
+        return log
+
+    def _path(self, bucket: TableBucket) -> PhysicalTablePath | None:
+        with self._connected() as sql:
+            table = sql.execute("SELECT database, name FROM tables WHERE table_id = ?", (bucket.table_id,)).fetchone()
+            if table is None:
+                return None
+            if bucket.partition_id is None:
+                return PhysicalTablePath(TablePath(*table))
+            partition = sql.execute(
+                "SELECT name FROM partitions WHERE partition_id = ?", (bucket.partition_id,)
+            ).fetchone()
+            return None if partition is None else PhysicalTablePath(TablePath(*table), partition[0])
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def _write_file(self, name: str, position: int, content: bytes) -> None:
+        path = names.join(self._folder, name)
+        self._fs.make_directories(path.rpartition("/")[0])
+        with closing(self._fs.open_append(path)) as file:
+            if file.size < position:
+                raise CorruptData(f"{path} has {file.size} bytes, and the journal goes on at byte {position}")
+            file.truncate(position)
+            file.append([content])
+            file.sync()
+
+    def _remove(self, name: str) -> None:
+        path = names.join(self._folder, name)
+        try:
+            self._fs.remove(path)
+        except FileMissing:
+            return
+        self._fs.sync_directory(path.rpartition("/")[0])
+
+    # ---- ends -------------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Sync all logs, and note how far they are: there a follower goes on after a crash."""
+        self._save_ends()
+        self._save_position()
+
+    def _save_ends(self) -> None:
+        for log in self._logs.values():
+            log.sync()
+        self._directory.recovery_points.write(self._ends)
+
+    def _save_position(self) -> None:
+        at = self.cursor
+        document = {"store": at.store_id.hex(), "number": at.number, "seal": at.seal, "epoch": at.epoch}
+        self._fs.write_atomic(self._position_file, json.dumps(document).encode())
+
+    def close(self) -> None:
+        """Save, and release the directory; another follower may go on with it."""
+        self.save()
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+        self._directory.close()
+
+    def finish(self, reason: str) -> None:
+        """Close, so that a server opens the directory as its own, in a new epoch of its logs for this `reason`."""
+        mark_restored(self._fs, self._folder, reason)
+        self.save()
+        self._directory.high_watermarks.write(self._ends)
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+        self._fs.remove(self._position_file)
+        self._directory.mark_clean_shutdown()
+        self._directory.close()
+
+
+def _execute(sql: sqlite3.Connection, statements: Sequence[Statement]) -> None:
+    """Execute all statements in one transaction."""
+    sql.execute("BEGIN IMMEDIATE")
+    for text, values in statements:
+        sql.execute(text, values)
+    sql.execute("COMMIT")

@@ -1,0 +1,179 @@
+"""A data directory that repeats a journal is what the server's was, also if the follower dies at any time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from forebay.base.errors import Conflict
+from forebay.fs.local import LocalFileSystem
+from forebay.log.checkpoints import DataDirectory
+from forebay.log.tablet import LogTablet
+from forebay.metadata import types
+from forebay.metadata.table import Column, DatabaseInfo, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
+from forebay.server.journal.feed import FilePart
+from forebay.server.journal.follower import JournalFollower
+from forebay.server.journal.uploader import JournalUploader
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
+from forebay.store.directory import DirectoryStore
+from forebay.store.journal import JournalCursor, open_journal
+from forebay.store.journal_format import MetadataImage
+from tests.log.log_batches import make_batch
+from tests.server.journal.test_uploader import Server, content_of
+
+
+class Primary(Server):
+    """A server with a metadata store, whose logs belong to tables."""
+
+    def __init__(self, folder: Path, store: DirectoryStore) -> None:
+        super().__init__()
+        self.metadata = MetadataStore(LocalDatabaseFile(str(folder / "metadata.sqlite")))
+        writer = JournalCursor(store, open_journal(store)).fence("primary", "test")
+        assert writer is not None
+        writer.write([(MetadataImage(0), self.metadata.image())])
+        self.metadata.on_commit = self.feed.metadata_committed
+        self.uploader = JournalUploader(self.feed, writer, self)
+        self.by_table: dict[int, LogTablet] = {}
+
+    def create_table(self, name: str) -> int:
+        schema = Schema.of([Column("a", types.int_())])
+        info = TableInfo(TablePath("db", name), -1, 1, TableDescriptor(schema, bucket_count=1))
+        table_id = self.metadata.create_table(info).table_id
+        self.by_table[table_id] = self.open_log(table_id)
+        return table_id
+
+    def drop_table(self, table_id: int) -> None:
+        self.metadata.delete_table(table_id, f"db/t-{table_id}")
+        del self.by_table[table_id], self.logs[TableBucket(table_id, 0)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(LocalFileSystem(), str(tmp_path / "store"))
+
+
+@pytest.fixture
+def primary(tmp_path: Path, store: DirectoryStore) -> Iterator[Primary]:
+    primary = Primary(tmp_path / "primary", store)
+    yield primary
+    primary.metadata.close()
+
+
+@pytest.fixture
+def follow(tmp_path: Path, store: DirectoryStore) -> Callable[[], JournalFollower]:
+    return lambda: JournalFollower(LocalFileSystem(), str(tmp_path / "copy"), store, open_journal(store))
+
+
+def upload(primary: Primary) -> None:
+    while primary.uploader.upload():
+        pass
+
+
+def dump(store: MetadataStore) -> list[str]:
+    return [line for line in store._connection.iterdump() if "journal-number" not in line]
+
+
+def assert_same(primary: Primary, copy: Path) -> None:
+    with closing(MetadataStore(LocalDatabaseFile(str(copy / "metadata.sqlite")), is_new=False)) as metadata:
+        assert dump(metadata) == dump(primary.metadata)
+        tables = {record.info.table_id: record.info.path.table for record in metadata.tables()}
+    assert tables.keys() == primary.by_table.keys()
+    fs = LocalFileSystem()
+    directory = DataDirectory.open(fs, str(copy))
+    assert directory.take_clean_shutdown()
+    points = directory.recovery_points.read()
+    directory.close()
+    for table_id, log in primary.by_table.items():
+        end = points.get(TableBucket(table_id, 0), 0)
+        assert end == log.synced_offset
+        folder = f"{copy}/db/{tables[table_id]}-{table_id}/log-0"
+        copied = LogTablet.open(fs, folder, recovery_point=end, clean_shutdown=True)
+        assert content_of(copied, end) == content_of(log, end)
+        assert copied.writer_states() == log.writer_states()
+        copied.close()
+    for name, content in primary.files.items():
+        assert (copy / name).read_bytes() == content
+
+
+def test_a_copy_has_tables_rows_and_files(
+    tmp_path: Path, primary: Primary, follow: Callable[[], JournalFollower]
+) -> None:
+    primary.metadata.put_database(DatabaseInfo("db", None, {}, 1, 1))
+    log = primary.by_table[primary.create_table("t")]
+    log.append_as_leader(make_batch(3, b"rows", writer_id=5, sequence=0))
+    log.sync()
+    primary.files["stages/1.stage"] = b"staged"
+    primary.feed.add(FilePart("stages/1.stage", 0, 6))
+    upload(primary)
+    follower = follow()
+    assert follower.follow() == 3
+    follower.finish("taken over")
+    assert_same(primary, tmp_path / "copy")
+    assert (tmp_path / "copy" / "restored").read_text().endswith("taken over\n")
+
+
+def test_a_directory_of_a_server_or_of_another_journal_is_not_taken(
+    tmp_path: Path, primary: Primary, store: DirectoryStore, follow: Callable[[], JournalFollower]
+) -> None:
+    with pytest.raises(Conflict, match="is the data directory of a server"):
+        JournalFollower(LocalFileSystem(), str(tmp_path / "primary"), store, open_journal(store))
+    follow().close()
+    other = DirectoryStore(LocalFileSystem(), str(tmp_path / "other"))
+    with pytest.raises(Conflict, match="follows the journal of another store"):
+        JournalFollower(LocalFileSystem(), str(tmp_path / "copy"), other, open_journal(other))
+    follower = follow()
+    with pytest.raises(Conflict, match="in use"):
+        follow()
+    follower.close()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_follower_that_dies_at_any_time_goes_on(
+    tmp_path: Path, primary: Primary, follow: Callable[[], JournalFollower], seed: int
+) -> None:
+    rng = random.Random(seed)
+    follower = follow()
+    primary.metadata.put_database(DatabaseInfo("db", None, {}, 1, 1))
+    for step in range(80):
+        tables = list(primary.by_table)
+        table_id = rng.choice(tables) if tables else None
+        match rng.randrange(10):
+            case 0:
+                primary.create_table(f"t{step}")
+            case 1 if len(tables) > 2 and table_id is not None:
+                primary.drop_table(table_id)
+            case 2 | 3 | 4 | 5 if table_id is not None:
+                log = primary.by_table[table_id]
+                writer = rng.choice([-1, 7])
+                sequence = log.last_sequence(7) + 1 if writer == 7 else -1
+                log.append_as_leader(
+                    make_batch(rng.randrange(4), rng.randbytes(40), writer_id=writer, sequence=sequence)
+                )
+                log.sync()
+            case 6 if table_id is not None and primary.by_table[table_id].log_end_offset:
+                log = primary.by_table[table_id]
+                log.truncate_to(rng.randrange(log.log_end_offset))
+            case 7:
+                primary.metadata.put_producer_offsets(f"p{step % 3}", step + 5, b"\x00", step)
+            case 8:
+                before = primary.files.get("stage", b"")
+                primary.files["stage"] = before + b"%d" % step
+                primary.feed.add(FilePart("stage", len(before), len(primary.files["stage"])))
+            case _:
+                primary.uploader.upload()
+                found = follower.cursor.next()
+                if found is not None:
+                    follower.apply(found)
+                if rng.random() < 0.3:
+                    follower.save()
+                elif rng.random() < 0.4:
+                    follower._directory.close()  # it dies
+                    follower = follow()
+    upload(primary)
+    follower.follow()
+    follower.finish("done")
+    assert_same(primary, tmp_path / "copy")
