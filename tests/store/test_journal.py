@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.base.ambient import SeededIds
+from forebay.base.ambient import SYSTEM_IDS, SeededIds
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure, UnsupportedOperation
 from forebay.metadata.table import TableBucket
 from forebay.store.directory import DirectoryStore
@@ -67,8 +67,12 @@ def cursor(store: DirectoryStore) -> JournalCursor:
     return JournalCursor(store, open_journal(store))
 
 
+def new_writer_id() -> bytes:
+    return bytes.fromhex(SYSTEM_IDS.token_hex())
+
+
 def writer_of(cursor: JournalCursor, holder: str = "a") -> JournalWriter:
-    writer = cursor.fence(holder, "test")
+    writer = cursor.fence(EpochBegan(holder, "test"), new_writer_id())
     assert writer is not None
     return writer
 
@@ -126,7 +130,7 @@ def test_whoever_fences_is_the_writer_and_the_one_before_learns_it(
     first = writer_of(cursor)
     first.write([(LogGrew(BUCKET, 0, 1), b"1")])
     standby = JournalCursor(store, cursor.store_id)
-    assert standby.fence("b", "too early") is None  # it has not read what there is
+    assert standby.fence(EpochBegan("b", "too early"), new_writer_id()) is None  # it has not read what there is
     entries_of(standby)
     second = writer_of(standby, "b")
     assert (first.epoch, second.epoch) == (1, 2)
@@ -224,7 +228,7 @@ def test_what_was_acknowledged_is_there_once_whatever_the_store_does(seed: int) 
             cursor = JournalCursor(store, store_id)
             entries_of(cursor)
             try:
-                writer = cursor.fence(str(step), "random", ids=SeededIds(step))
+                writer = cursor.fence(EpochBegan(str(step), "random"), bytes.fromhex(SeededIds(step).token_hex()))
             except StorageFailure:
                 continue
             if writer is not None:

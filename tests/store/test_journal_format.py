@@ -77,6 +77,13 @@ def test_a_payload_is_compressed_where_that_helps() -> None:
     assert len(encode_object(IDENTITY, 0, 0, [(FileWritten("a", 0), b"row" * 100_000)])) < 1_000
 
 
+@pytest.mark.parametrize("size", range(120))
+def test_an_index_of_any_size_is_read(size: int) -> None:
+    """Some are as long when they are compressed."""
+    written: list[tuple[Entry, bytes | None]] = [(Removed(random.Random(size).randbytes(size).hex()), None)]
+    assert decoded(encode_object(IDENTITY, 0, 0, written))[2] == written
+
+
 def test_every_flipped_bit_is_found() -> None:
     written: list[tuple[Entry, bytes | None]] = [
         (LogGrew(TableBucket(1, 0), 0, 5), b"batches " * 40),

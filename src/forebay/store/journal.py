@@ -135,17 +135,17 @@ class JournalCursor:
         self.number, self.seal, self.epoch = identity.number, found.footer.seal, identity.epoch
         return found
 
-    def fence(
-        self, holder: str, reason: str, *, ids: IdSource = SYSTEM_IDS, clock: Clock = SYSTEM_CLOCK
-    ) -> JournalWriter | None:
+    def fence(self, began: EpochBegan, writer_id: bytes, clock: Clock = SYSTEM_CLOCK) -> JournalWriter | None:
         """Become the journal's writer, in a new epoch, unless there is an object that this cursor has not read.
+
+        `writer_id`: 16 random bytes, which no other writer has.
 
         In that case the result is None: read on, and try again. Raises `StorageFailure` if it is not known who won; a
         further attempt of this or another server decides it then.
         """
-        writer = JournalWriter(self, bytes.fromhex(ids.token_hex()), clock)
+        writer = JournalWriter(self, writer_id, clock)
         try:
-            writer.write([(EpochBegan(holder, reason), None)])
+            writer.write([(began, None)])
         except Fenced:
             return None
         return writer

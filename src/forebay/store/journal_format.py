@@ -53,10 +53,11 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EpochBegan:
-    """A server has taken the store over."""
+    """A server has taken over. Another one may do so by itself after `lease_ms` without an object; 0: never."""
 
     holder: str
     reason: str
+    lease_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def encode_object(
     plain = json.dumps(
         {"first_ms": first_ms, "last_ms": last_ms, "entries": documents}, ensure_ascii=False, separators=(",", ":")
     ).encode()
-    index = pa.compress(plain, codec="zstd", asbytes=True)
+    index = _compressed(plain)
     footer = _FOOTER.pack(
         position, len(index), len(plain), crc32c(index),
         identity.store_id, identity.epoch, identity.writer, identity.number, identity.before, _MAGIC,
@@ -261,8 +262,8 @@ def _parameter(value: Any) -> Any:
 
 def _document(entry: Entry) -> dict[str, Any]:
     match entry:
-        case EpochBegan(holder, reason):
-            return {"kind": EntryKind.EPOCH, "holder": holder, "reason": reason}
+        case EpochBegan(holder, reason, lease_ms):
+            return {"kind": EntryKind.EPOCH, "holder": holder, "reason": reason, "lease_ms": lease_ms}
         case LogGrew(bucket, first, end):
             return {"kind": EntryKind.LOG, "bucket": _bucket_document(bucket), "offsets": [first, end]}
         case LogCut(bucket, end):
@@ -285,7 +286,7 @@ def _indexed(document: Mapping[str, Any], name: str) -> IndexedEntry:
 def _entry(document: Mapping[str, Any], name: str) -> Entry:
     match document["kind"]:
         case EntryKind.EPOCH:
-            return EpochBegan(document["holder"], document["reason"])
+            return EpochBegan(document["holder"], document["reason"], document["lease_ms"])
         case EntryKind.LOG:
             first, end = document["offsets"]
             return LogGrew(_bucket(document["bucket"]), first, end)
@@ -320,6 +321,7 @@ def _bucket(numbers: Sequence[int]) -> TableBucket:
 
 
 def _compressed(data: Buffer) -> bytes:
+    """`data`, or fewer bytes: a size that differs is what tells readers that it is compressed."""
     view = memoryview(data)
     sample = view[:_SAMPLE_BYTES]
     if len(pa.compress(sample, codec="zstd", asbytes=True)) < _WORTH_COMPRESSING * sample.nbytes:

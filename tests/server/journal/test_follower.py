@@ -21,7 +21,7 @@ from forebay.server.journal.uploader import JournalUploader
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from forebay.store.directory import DirectoryStore
 from forebay.store.journal import JournalCursor, open_journal
-from forebay.store.journal_format import MetadataImage
+from forebay.store.journal_format import EpochBegan, MetadataImage
 from tests.log.log_batches import make_batch
 from tests.server.journal.test_uploader import Server, content_of
 
@@ -32,7 +32,7 @@ class Primary(Server):
     def __init__(self, folder: Path, store: DirectoryStore) -> None:
         super().__init__()
         self.metadata = MetadataStore(LocalDatabaseFile(str(folder / "metadata.sqlite")))
-        writer = JournalCursor(store, open_journal(store)).fence("primary", "test")
+        writer = JournalCursor(store, open_journal(store)).fence(EpochBegan("primary", "test"), b"p" * 16)
         assert writer is not None
         writer.write([(MetadataImage(0), self.metadata.image())])
         self.metadata.on_commit = self.feed.metadata_committed
@@ -63,9 +63,18 @@ def primary(tmp_path: Path, store: DirectoryStore) -> Iterator[Primary]:
     primary.metadata.close()
 
 
+def follower_in(folder: Path, store: DirectoryStore) -> JournalFollower:
+    fs = LocalFileSystem()
+    directory = DataDirectory.open(fs, str(folder))
+    try:
+        return JournalFollower(fs, directory, store, open_journal(store))
+    finally:
+        directory.close()
+
+
 @pytest.fixture
 def follow(tmp_path: Path, store: DirectoryStore) -> Callable[[], JournalFollower]:
-    return lambda: JournalFollower(LocalFileSystem(), str(tmp_path / "copy"), store, open_journal(store))
+    return lambda: follower_in(tmp_path / "copy", store)
 
 
 def upload(primary: Primary) -> None:
@@ -120,15 +129,11 @@ def test_a_directory_of_a_server_or_of_another_journal_is_not_taken(
     tmp_path: Path, primary: Primary, store: DirectoryStore, follow: Callable[[], JournalFollower]
 ) -> None:
     with pytest.raises(Conflict, match="is the data directory of a server"):
-        JournalFollower(LocalFileSystem(), str(tmp_path / "primary"), store, open_journal(store))
+        follower_in(tmp_path / "primary", store)
     follow().close()
     other = DirectoryStore(LocalFileSystem(), str(tmp_path / "other"))
     with pytest.raises(Conflict, match="follows the journal of another store"):
-        JournalFollower(LocalFileSystem(), str(tmp_path / "copy"), other, open_journal(other))
-    follower = follow()
-    with pytest.raises(Conflict, match="in use"):
-        follow()
-    follower.close()
+        follower_in(tmp_path / "copy", other)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -171,8 +176,7 @@ def test_a_follower_that_dies_at_any_time_goes_on(
                 if rng.random() < 0.3:
                     follower.save()
                 elif rng.random() < 0.4:
-                    follower._directory.close()  # it dies
-                    follower = follow()
+                    follower = follow()  # the one before has died
     upload(primary)
     follower.follow()
     follower.finish("done")

@@ -18,6 +18,7 @@ from forebay.server.metadata_store import Change
 from forebay.store.directory import DirectoryStore
 from forebay.store.journal import JournalCursor, JournalWriter, open_journal
 from forebay.store.journal_format import (
+    EpochBegan,
     FileWritten,
     LogCut,
     LogGrew,
@@ -115,7 +116,7 @@ def store() -> DirectoryStore:
 
 @pytest.fixture
 def writer(store: DirectoryStore) -> JournalWriter:
-    writer = JournalCursor(store, open_journal(store)).fence("test", "test")
+    writer = JournalCursor(store, open_journal(store)).fence(EpochBegan("test", "test"), b"w" * 16)
     assert writer is not None
     return writer
 

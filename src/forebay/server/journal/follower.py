@@ -55,27 +55,24 @@ class JournalFollower:
     """A data directory that repeats the journal of one store. One thread."""
 
     def __init__(
-        self, fs: FileSystem, folder: str, store: ObjectStore, store_id: bytes,
+        self, fs: FileSystem, directory: DataDirectory, store: ObjectStore, store_id: bytes,
         *, log_config: LogConfig | None = None, clock: Clock = SYSTEM_CLOCK,
     ) -> None:  # fmt: skip
-        """Lock the directory, which is new or was made by an earlier follower of this journal, and go on there.
+        """`directory` is new, or was made by an earlier follower of this journal, who goes on there.
 
-        Raises `Conflict` if another process has it, and `CorruptData` if it follows another journal.
+        Raises `Conflict` for the directory of a server, or of another journal.
         """
+        folder = directory.path
         self._fs, self._folder, self._clock = fs, folder, clock
         self._config = log_config or LogConfig()
-        self._directory = DataDirectory.open(fs, folder)
+        self._directory = directory
         self._logs: OrderedDict[TableBucket, LogTablet] = OrderedDict()
         self._ends: dict[TableBucket, int] = self._directory.recovery_points.read()
         self._database = names.join(folder, METADATA_FILE)
         self._position_file = names.join(folder, _POSITION_FILE)
-        try:
-            self.cursor = JournalCursor(store, store_id, *self._position(store_id))
-            self._metadata_number = self._stored_metadata_number()
-            self._save_position()
-        except BaseException:
-            self._directory.close()
-            raise
+        self.cursor = JournalCursor(store, store_id, *self._position(store_id))
+        self._metadata_number = self._stored_metadata_number()
+        self._save_position()
 
     def _position(self, store_id: bytes) -> Sequence[int]:
         try:
@@ -247,12 +244,11 @@ class JournalFollower:
         self._fs.write_atomic(self._position_file, json.dumps(document).encode())
 
     def close(self) -> None:
-        """Save, and release the directory; another follower may go on with it."""
+        """Save, and close all files; another follower may go on."""
         self.save()
         for log in self._logs.values():
             log.close()
         self._logs.clear()
-        self._directory.close()
 
     def finish(self, reason: str) -> None:
         """Close, so that a server opens the directory as its own, in a new epoch of its logs for this `reason`."""
@@ -264,7 +260,6 @@ class JournalFollower:
         self._logs.clear()
         self._fs.remove(self._position_file)
         self._directory.mark_clean_shutdown()
-        self._directory.close()
 
 
 def _execute(sql: sqlite3.Connection, statements: Sequence[Statement]) -> None:
