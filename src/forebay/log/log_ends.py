@@ -314,6 +314,10 @@ class LogEnds:
         """The marks that an earlier process left, of a bucket that this one has not opened yet."""
         return self._stored.get(bucket)
 
+    def all_stored(self) -> dict[TableBucket, StoredMarks]:
+        """The marks of all buckets that an earlier process left, and this one has not opened yet."""
+        return dict(self._stored)
+
     def opened(self, bucket: TableBucket) -> None:
         """From now on the bucket's log itself tells where it ends."""
         self._stored.pop(bucket, None)

@@ -233,6 +233,13 @@ SETTINGS: dict[str, Option] = by_name(
             "",
             "further lake options, separated by commas, that clients may see (docs/server.md)",
         ),
+        Option(
+            "store",
+            or_unset(str),
+            "",
+            "the home of the data: a directory, or s3://bucket/folder; if not set, there is no second copy",
+        ),
+        Option("store.interval", milliseconds, "1 s", "how far the store may be behind the data directory"),
         Option("tablet-server.id", integer, "0", "the number of this server"),
         Option("metrics.reporters", _reporters, "", "'prometheus' serves /metrics, /healthz and /readyz by HTTP"),
         Option(
@@ -256,6 +263,9 @@ Listener and security settings are read by forebay.protocol.
 """
 
 _LAKE_SETTING = re.compile(r"datalake\.([a-z]+)\.(.+)")
+_WITH_SECRETS = ("datalake.", "security.", "store.")
+"""How the names of settings begin that may hold secrets."""
+_STORE_SETTING = re.compile(r"store\.(s3\..+)")
 _SHOWN = frozenset({BIND_LISTENERS, ADVERTISED_LISTENERS, PROTOCOL_MAP, SASL_MECHANISMS})
 """Settings that clients may see in addition to `SETTINGS`, also per role. All others may hold secrets."""
 
@@ -400,6 +410,12 @@ class ServerConfig:
         )
 
     @property
+    def store_options(self) -> dict[str, str]:
+        """The options of the store, such as `s3.endpoint`."""
+        matches = {key: _STORE_SETTING.fullmatch(key) for key in self.settings}
+        return {match[1]: self.settings[key] for key, match in matches.items() if match is not None}
+
+    @property
     def log_config(self) -> LogConfig:
         """Return the settings of each bucket's log, from `log.*` and `server.writer-id.*`."""
         return LogConfig(
@@ -460,7 +476,12 @@ def _check_lake(config: ServerConfig) -> None:
 def _check(key: str, text: str) -> None:
     if key in SETTINGS:
         SETTINGS[key].read(text, "setting")
-    elif key in _LISTENER_SETTINGS or jaas_listener(key) is not None or _LAKE_SETTING.fullmatch(key):
+    elif (
+        key in _LISTENER_SETTINGS
+        or jaas_listener(key) is not None
+        or _LAKE_SETTING.fullmatch(key)
+        or _STORE_SETTING.fullmatch(key)
+    ):
         return
     elif key in UNSERVED and text.strip().lower() not in ("", "false"):
         raise UnsupportedOperation(
@@ -511,5 +532,7 @@ def exposed_settings(config: ServerConfig, definitions: Sequence[str]) -> list[s
     return sorted(
         key
         for key, text in texts.items()
-        if key.startswith(("datalake.", "security.")) and not is_marker(text) and shown[key] != config.settings[key]
+        if key.startswith(("datalake.", "security.", "store."))
+        and not is_marker(text)
+        and shown[key] != config.settings[key]
     )

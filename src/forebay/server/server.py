@@ -45,6 +45,7 @@ from forebay.server.context import HANDLERS, LakeParts, ServerContext
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.flow.request_limits import RequestLimits
+from forebay.server.journal.server_journal import ServerJournal, StoreSettings
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
 from forebay.server.maintenance.auto_partitions import follow_the_clock
@@ -67,6 +68,8 @@ from forebay.server.wire._poller import HAS_POLLER, Poller
 from forebay.server.wire.rpc import RpcProtocol
 from forebay.server.wire.serving_loop import ServingLoop
 from forebay.server.wire.short_requests import ShortRequests
+from forebay.store.objects import ObjectStore
+from forebay.store.opening import open_store
 
 if TYPE_CHECKING:
     from forebay.base.monitoring import Monitoring
@@ -135,6 +138,7 @@ class Injected:
     create_lake_storage: LakeStorageFactory = create_lake_storage
     bind: Callable[[Listener], socket.socket] = field(default_factory=lambda: bind_tcp)
     database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile
+    open_store: Callable[[str, Mapping[str, str]], ObjectStore] = open_store
 
 
 class ForebayServer:
@@ -152,6 +156,7 @@ class ForebayServer:
         self._store: MetadataStore | None = None
         self._executors: list[Executor] = []
         self._monitoring: Monitoring | None = None
+        self._journal: ServerJournal | None = None
 
     @property
     def context(self) -> ServerContext:
@@ -256,7 +261,10 @@ class ForebayServer:
             config.value("server.data-disk.reserve"),
             config.value("server.data-disk.write-limit-ratio"),
         )
+        journal = self._journal = self._take_over(directory)
         store, epochs = self._open_metadata(directory, data_dir)
+        if journal is not None:
+            journal.begin(store)
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
         refuse_rocksdb(injected.fs, data_dir, catalog.tables())  # before anything of the last shutdown is changed
@@ -284,6 +292,7 @@ class ForebayServer:
             writers=writers,
             on_progress=notifier.progressed,
             counters=counters,
+            noted=None if journal is None else journal.feed.marks,
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         self._context = ServerContext(
@@ -309,8 +318,45 @@ class ForebayServer:
         )
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
+        if journal is not None:
+            self._start_journal(journal, replicas)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
         io.submit(transactions.finish_decided)
+
+    def _take_over(self, directory: DataDirectory) -> ServerJournal | None:
+        """Take over the store, if there is one."""
+        config, injected = self.config, self._injected
+        where = config.value("store")
+        if where is None:
+            return None
+        settings = StoreSettings(config.seconds("store.interval"), f"{config.data_dir} on {socket.gethostname()}")
+        return ServerJournal.take_over(
+            injected.open_store(where, config.store_options),
+            injected.fs,
+            directory,
+            settings,
+            log_config=config.log_config,
+            clock=injected.clock,
+            ids=injected.ids,
+        )
+
+    def _start_journal(self, journal: ServerJournal, replicas: ReplicaManager) -> None:
+        loop = asyncio.get_running_loop()
+
+        def fenced() -> None:
+            loop.call_soon_threadsafe(self._fenced)
+
+        journal.note_files(names.STAGES_FOLDER)
+        journal.start(replicas, fenced)
+        for bucket in replicas.ends_beyond(journal.stored_end):
+            self.context.io.submit(replicas.touch, bucket)
+
+    def _fenced(self) -> None:
+        """Serve nothing any more: another server has the store."""
+        if self._connections is not None:
+            self._connections.is_closing = True
+            for connection in list(self._connections):
+                connection.abort()
 
     def _open_metadata(self, directory: DataDirectory, data_dir: str) -> tuple[MetadataStore, LogEpochs]:
         injected = self._injected
@@ -333,7 +379,11 @@ class ForebayServer:
         config = self.config
         transactions = TransactionManager(
             store,
-            StageFiles(self._injected.fs, names.join(data_dir, names.STAGES_FOLDER)),
+            StageFiles(
+                self._injected.fs,
+                names.join(data_dir, names.STAGES_FOLDER),
+                None if self._journal is None else self._journal.feed.file_grew,
+            ),
             catalog,
             replicas,
             reserve,
@@ -348,7 +398,8 @@ class ForebayServer:
     def _lake_parts(self, store: MetadataStore, data_dir: str) -> LakeParts:
         injected = self._injected
         tiering = TieringManager(injected.clock)
-        snapshots = LakeSnapshots(injected.fs, data_dir, store, injected.clock, injected.ids)
+        grew = None if self._journal is None else self._journal.feed.file_grew
+        snapshots = LakeSnapshots(injected.fs, data_dir, store, injected.clock, injected.ids, grew)
         tables = LakeTables(self.config.lake, tiering, snapshots, injected.create_lake_storage)
         return LakeParts(tables, snapshots, tiering, store.take(COORDINATOR_EPOCH_COUNTER))
 
@@ -495,6 +546,7 @@ class ForebayServer:
         directory, self._directory = self._directory, None
         store, self._store = self._store, None
         executors, self._executors = self._executors, []
+        journal, self._journal = self._journal, None
         with ExitStack() as closing:  # the last one first
             if directory is not None:
                 closing.callback(directory.close)
@@ -508,6 +560,8 @@ class ForebayServer:
                 context.scanners.shut_down()
                 context.table_snapshots.shut_down()
                 context.transactions.close()
+                if journal is not None:
+                    await asyncio.get_running_loop().run_in_executor(None, _stop_journal, journal, context.replicas)
                 await asyncio.get_running_loop().run_in_executor(None, context.replicas.close)
 
     async def _close_listeners(self) -> None:
@@ -544,6 +598,12 @@ class ForebayServer:
             await asyncio.sleep(0.01)
         for connection in list(connections):
             connection.abort()
+
+
+def _stop_journal(journal: ServerJournal, replicas: ReplicaManager) -> None:
+    """Upload all that the buckets have, before they are closed."""
+    replicas.sync_idle()
+    journal.stop()
 
 
 # ---- listeners ------------------------------------------------------------------------------------------------------

@@ -90,6 +90,10 @@ class JournalFeed:
         """Note a transaction of the metadata store: its `on_commit`."""
         self.add(MetadataCommit(changes))
 
+    def file_grew(self, name: str, position: int, end: int) -> None:
+        """Note bytes of a file of the data directory, which are durable."""
+        self.add(FilePart(name, position, end))
+
     def first(self) -> TimedNote | None:
         """The oldest note, which stays until `take`; None if there is none."""
         return self._notes[0] if self._notes else None

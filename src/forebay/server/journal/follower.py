@@ -258,8 +258,11 @@ class JournalFollower:
         for log in self._logs.values():
             log.close()
         self._logs.clear()
-        self._fs.remove(self._position_file)
         self._directory.mark_clean_shutdown()
+
+    def forget(self) -> None:
+        """Remove what tells the directory apart from a server's."""
+        self._fs.remove(self._position_file)
 
 
 def _execute(sql: sqlite3.Connection, statements: Sequence[Statement]) -> None:

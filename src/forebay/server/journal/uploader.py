@@ -91,7 +91,9 @@ class JournalUploader:
         self._ends = dict(stored_ends or {})
         self._changed = threads.condition()
         self._next: _Object | None = None
-        """The notes of the object whose creation has begun, and is not known to have happened."""
+        """The notes of the object that is being made."""
+        self._is_sent = False
+        """Whether its creation has begun, and is not known to have happened."""
         self._cuts: dict[TableBucket, int] = {}
         """How many cuts of a log were among the notes that were taken."""
         self.stored_count = 0
@@ -101,6 +103,10 @@ class JournalUploader:
     def stored_end(self, bucket: TableBucket) -> int:
         """The stored end of a log."""
         return self._ends.get(bucket, 0)
+
+    def stored_ends(self) -> dict[TableBucket, int]:
+        """The stored end of each log that has one."""
+        return dict(self._ends)
 
     @any_thread
     def wait(self, count: int, timeout: float | None = None) -> bool:
@@ -120,27 +126,28 @@ class JournalUploader:
     # ---- uploading --------------------------------------------------------------------------------------------------
 
     def upload(self, *, even_if_empty: bool = False) -> bool:
-        """Upload an object with the oldest notes; return whether there were any (or it may be empty).
+        """Upload an object with the oldest notes, if they say anything new; return whether there were any notes.
+
+        `even_if_empty`: upload one in any case, and return True.
 
         Raises `Fenced` if another server has taken over, and `StorageFailure` if it is not known whether the object is
         there: the next call finds out.
         """
-        if self._next is not None:
+        stored = self._next = self._next or self._take_notes()
+        if self._is_sent:
             self._writer.retry()
         else:
-            taken = self._take_notes()
-            if not taken.count and not even_if_empty:
-                return False
-            entries = self._entries(taken)
-            self._next = taken
-            self._writer.write(entries, taken.first_ms)
-        stored, self._next = self._next, None
+            entries = self._entries(stored)
+            if entries or even_if_empty:
+                self._is_sent = True
+                self._writer.write(entries, stored.first_ms)
+        self._next, self._is_sent = None, False
         for bucket, range_ in stored.logs.items():
             self._ends[bucket] = range_.end
         with self._changed:
             self.stored_count += stored.count
             self._changed.notify_all()
-        return True
+        return bool(stored.count) or even_if_empty
 
     def _take_notes(self) -> _Object:
         taken = _Object()

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -86,7 +86,12 @@ class LakeSnapshotCommit:
 class LakeSnapshots:
     """The lake snapshots of all tables. Safe to call from any thread; all methods but `last_rounds_ms` read files."""
 
-    def __init__(self, fs: FileSystem, data_dir: str, store: MetadataStore, clock: Clock, ids: IdSource) -> None:
+    def __init__(
+        self, fs: FileSystem, data_dir: str, store: MetadataStore, clock: Clock, ids: IdSource,
+        grew: Callable[[str, int, int], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`grew` is told of each new file of offsets: its path relative to `data_dir`, 0 and its size."""
+        self._grew = grew
         self._fs = fs
         self._data_dir = data_dir
         self._store = store
@@ -126,7 +131,10 @@ class LakeSnapshots:
             self._fs.make_directories(names.join(self._data_dir, folder))
             file = names.lake_offsets_file(folder, self._ids.token_hex())
             path = names.join(self._data_dir, file)
-            self._fs.write_atomic(path, complete.to_json())
+            content = complete.to_json()
+            self._fs.write_atomic(path, content)
+            if self._grew is not None:
+                self._grew(file, 0, len(content))
             self._remove_oldest_prepared(info.table_id, file)
             return path
 

@@ -33,7 +33,7 @@ from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.kv.tablet import KvTablet
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
-from forebay.log.log_ends import LogEnds, StoredMarks
+from forebay.log.log_ends import EndMarks, LogEnds, StoredMarks
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.counters import ServerCounters
@@ -129,9 +129,11 @@ class ReplicaManager:
         checkpoint_records: int,
         engine_factory: EngineFactory | None = None,
         counters: ServerCounters | None = None,
+        noted: Callable[[TableBucket, EndMarks], EndMarks] | None = None,
     ) -> None:
         """`open_max`: buckets that stay open while unused. `checkpoint_records`: changelog records that trigger a
-        checkpoint. `engine_factory` replaces the library engines (for tests)."""
+        checkpoint. `engine_factory` replaces the library engines (for tests). `noted`: for a journal, marks that it
+        notes, too."""
         self._fs = fs
         self._directory = data_directory
         self._catalog = catalog
@@ -143,6 +145,7 @@ class ReplicaManager:
         self._reserve = reserve
         self._engine = engine
         self._engine_factory = engine_factory
+        self._noted = noted
         self._witnesses = witnesses
         self._clock = clock
         self._write_scheduler = WriteScheduler(writers, clock, counters)
@@ -371,7 +374,7 @@ class ReplicaManager:
             clock=self._clock,
             recovery_point=recovery_point,
             known_end=known_end,
-            marks=self._ends.marks(bucket),
+            marks=self._marks(bucket),
             high_watermark=self._high_watermarks.get(bucket, 0),
             clean_shutdown=parked is not None or self._was_closed(bucket),
             kept_writers=self.decided.writers(bucket) if self.decided.unfinished else (),
@@ -595,6 +598,23 @@ class ReplicaManager:
         self._directory.recovery_points.write(points)
         self._directory.high_watermarks.write(watermarks)
         self._saved = (points, watermarks)
+
+    def _marks(self, bucket: TableBucket) -> EndMarks:
+        marks = self._ends.marks(bucket)
+        return marks if self._noted is None else self._noted(bucket, marks)
+
+    def ends_beyond(self, offset: Callable[[TableBucket], int]) -> list[TableBucket]:
+        """The closed buckets whose logs may go beyond an offset."""
+        ends = dict(self._recovery_points)
+        for bucket, marks in self._ends.all_stored().items():
+            ends[bucket] = max(ends.get(bucket, 0), marks.synced, marks.written or 0)
+        return [bucket for bucket, end in ends.items() if end > offset(bucket) and self.opened(bucket) is None]
+
+    @blocking
+    def touch(self, bucket: TableBucket) -> None:
+        """Open a bucket, which is closed again when too many are open; one that was dropped is ignored."""
+        with suppress(Unavailable), self.using(bucket, counts=False):
+            pass
 
     def has_new_ends(self) -> bool:
         """Whether `sync_ends` has something to do."""

@@ -74,9 +74,11 @@ class Stage:
 class StageFiles:
     """The files of all stages, below one folder. A few of those that grow are kept open."""
 
-    def __init__(self, fs: FileSystem, folder: str) -> None:
+    def __init__(self, fs: FileSystem, folder: str, grew: Callable[[str, int, int], None] | None = None) -> None:
+        """`grew` is told of each finished stage: its path relative to the data directory, 0 and its size."""
         self._fs = fs
         self._folder = folder
+        self._grew = grew
         self._lock = threads.lock()
         self._open: OrderedDict[str, AppendFile] = OrderedDict()
 
@@ -180,6 +182,8 @@ class StageFiles:
             self._append(stage, end, syncs=True)
             stage.size_bytes += sum(len(buffer) for buffer in end)
             stage.is_finished = True
+            if self._grew is not None:
+                self._grew(stage.path.removeprefix(f"{self._folder.rpartition('/')[0]}/"), 0, stage.size_bytes)
         self.close(stage)
 
     def _append(self, stage: Stage, buffers: Sequence[bytes | memoryview], *, syncs: bool = False) -> None:

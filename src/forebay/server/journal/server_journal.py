@@ -1,0 +1,309 @@
+"""The journal of one running server: it takes the store over, uploads what happens, and notices another server.
+
+A server's data directory remembers where its journal is (`journal-state`), so that the server goes on after a stop or
+a crash, and finds out whether another one has taken over meanwhile. A new data directory repeats the journal first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from forebay.base import threads
+from forebay.base.ambient import Clock, IdSource
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
+from forebay.base.thread_rules import any_thread
+from forebay.codec.crc import crc32c
+from forebay.fs import names
+from forebay.fs.interface import FileMissing, FileSystem
+from forebay.log.checkpoints import DataDirectory
+from forebay.log.config import LogConfig
+from forebay.metadata.table import TableBucket
+from forebay.server.journal.feed import FilePart, JournalFeed
+from forebay.server.journal.follower import JournalFollower
+from forebay.server.journal.uploader import JournalUploader
+from forebay.server.metadata_store import MetadataStore
+from forebay.server.storage.replicas import ReplicaManager
+from forebay.store.journal import Fenced, JournalCursor, JournalWriter, open_journal
+from forebay.store.journal_format import EpochBegan, LogCut, LogGrew, MetadataImage
+from forebay.store.objects import ObjectStore
+
+_LOGGER = logging.getLogger(__name__)
+
+_STATE_FILE = "journal-state"
+_STATE_SECONDS = 5.0
+"""How often the state is saved: what a start has to read of the journal."""
+
+_RETRY_SECONDS = 1.0
+_READ_BYTES = 1 << 20
+
+
+class StoreSettings(NamedTuple):
+    """How a server uses its store."""
+
+    interval_seconds: float
+    """How far the journal may be behind."""
+    holder: str
+    """The server, in words, for those who read the journal."""
+
+
+@dataclass
+class _State:
+    """Where the journal is, as the data directory remembers it."""
+
+    store: str
+    number: int = 0
+    seal: int = 0
+    epoch: int = 0
+    writers: list[str] = field(default_factory=list)
+    """The writers that this directory has been: those of the last epoch, and of one that may have begun."""
+    ends: dict[TableBucket, int] = field(default_factory=dict)
+
+
+class ServerJournal:
+    """The journal of one running server. Create one with `take_over`, then `begin`, `start` and `stop`."""
+
+    def __init__(
+        self, store: ObjectStore, fs: FileSystem, data_dir: str, settings: StoreSettings, clock: Clock, ids: IdSource
+    ) -> None:
+        """For `take_over` only."""
+        self.feed = JournalFeed(clock)
+        self.is_fenced = False
+        """Whether another server has taken over."""
+        self._store, self._fs, self._data_dir = store, fs, data_dir
+        self._settings, self._clock, self._ids = settings, clock, ids
+        self._state_file = names.join(data_dir, _STATE_FILE)
+        self._state = _State("")
+        self._writer: JournalWriter | None = None
+        self._uploader: JournalUploader | None = None
+        self._wake = threads.event()
+        self._thread: threads.Thread | None = None
+        self._is_stopping = False
+        self._next_save = 0.0
+
+    # ---- starting ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def take_over(
+        cls, store: ObjectStore, fs: FileSystem, directory: DataDirectory, settings: StoreSettings,
+        *, log_config: LogConfig, clock: Clock, ids: IdSource,
+    ) -> ServerJournal:  # fmt: skip
+        """Make the data directory what the journal says, and become its writer.
+
+        Raises `Conflict` if the directory is of a server without a store, of another store, or of a server from which
+        another one has taken over; `CorruptData` and `StorageFailure`.
+        """
+        journal = cls(store, fs, directory.path, settings, clock, ids)
+        store_id = open_journal(store, ids=ids)
+        state = journal._read_state()
+        if state is None:
+            state = journal._restored(directory, store_id, log_config)
+        elif state.store != store_id.hex():
+            raise Conflict(
+                f"the data directory {directory.path} belongs to another store, {state.store}, and not to "
+                f"{store.location}: give that one, or a new directory"
+            )
+        journal._state = state
+        journal._become_writer(store_id)
+        return journal
+
+    def _restored(self, directory: DataDirectory, store_id: bytes, log_config: LogConfig) -> _State:
+        """Repeat the whole journal in a new data directory."""
+        follower = JournalFollower(self._fs, directory, self._store, store_id, log_config=log_config, clock=self._clock)
+        count = follower.follow()
+        at, where = follower.cursor, self._store.location
+        if count:
+            _LOGGER.info("the data directory was made from %d objects of the journal in %s", count, where)
+            follower.finish(f"the data directory was made from the journal in {where}")
+            self._fs.remove(names.join(directory.path, "journal-position"))
+        state = _State(store_id.hex(), at.number, at.seal, at.epoch, [], dict(follower.ends))
+        self._write_state(state)
+        return state
+
+    def _become_writer(self, store_id: bytes) -> None:
+        state = self._state
+        cursor = JournalCursor(self._store, store_id, state.number, state.seal, state.epoch)
+        own = bytes.fromhex(self._ids.token_hex())
+        # The writer is remembered before it writes: its fence must not be taken for another server's after a crash.
+        state.writers = [*state.writers[-1:], own.hex()]
+        self._write_state(state)
+        began = EpochBegan(self._settings.holder, "the server was started")
+        while self._writer is None:
+            while (found := cursor.next()) is not None:
+                if found.footer.identity.writer.hex() not in state.writers:
+                    raise Conflict(
+                        f"another server has taken over the store {self._store.location} (object {cursor.number} of "
+                        f"its journal), and {self._data_dir} may have what the store lacks. Start with a new data "
+                        "directory, which is made from the store"
+                    )
+                for each in found.index.entries:
+                    if isinstance(each.entry, LogGrew | LogCut):
+                        state.ends[each.entry.bucket] = each.entry.end
+            self._writer = cursor.fence(began, own, self._clock)
+
+    def begin(self, metadata: MetadataStore) -> None:
+        """Upload the metadata as it is now; from now on its changes are noted. Before anything else uses it."""
+        writer = self._writer
+        assert writer is not None
+        writer.write([(MetadataImage(self._clock.now_ms()), metadata.image())])
+        metadata.on_commit = self.feed.metadata_committed
+
+    def note_files(self, folder: str) -> None:
+        """Note all files below a folder of the data directory: what an earlier process has written may be missing."""
+        with suppress(FileMissing):
+            for entry in self._fs.list_directory(names.join(self._data_dir, folder)):
+                if entry.is_directory:
+                    self.note_files(f"{folder}/{entry.name}")
+                elif not names.is_temporary(entry.name):
+                    self.feed.add(FilePart(f"{folder}/{entry.name}", 0, entry.size_bytes))
+
+    def start(self, replicas: ReplicaManager, on_fenced: Callable[[], None]) -> None:
+        """Upload from now on, in a thread; `on_fenced` is called in it if another server takes over."""
+        assert self._writer is not None
+        self._uploader = JournalUploader(
+            self.feed, self._writer, _ServerFiles(replicas, self._fs, self._data_dir), self._state.ends,
+            clock=self._clock,
+        )  # fmt: skip
+        self._thread = threads.thread(self._run, (on_fenced,), name="forebay-journal")
+        self._thread.start()
+
+    # ---- running ----------------------------------------------------------------------------------------------------
+
+    @any_thread
+    def stored_end(self, bucket: TableBucket) -> int:
+        """The offset up to which the journal has the log of a bucket."""
+        uploader = self._uploader
+        return (self._state.ends.get(bucket, 0)) if uploader is None else uploader.stored_end(bucket)
+
+    def wait_until_stored(self, timeout: float | None = None) -> bool:
+        """Wait until all that is noted by now is in the journal; return whether it is.
+
+        Raises the error that ended the uploading.
+        """
+        assert self._uploader is not None
+        noted = self.feed.noted
+        self._wake.set()
+        return self._uploader.wait(noted, timeout)
+
+    def _run(self, on_fenced: Callable[[], None]) -> None:
+        uploader = self._uploader
+        assert uploader is not None
+        failing_since: float | None = None
+        while True:
+            is_last = self._is_stopping
+            if not is_last:
+                self._wake.wait(self._settings.interval_seconds)
+                self._wake.clear()
+            try:
+                while uploader.upload():
+                    failing_since = None
+                self._save_state_if_due(is_last=is_last)
+            except (Fenced, CorruptData) as e:
+                _LOGGER.error("the journal ends here: %s", e)
+                self.is_fenced = isinstance(e, Fenced)
+                uploader.fail(e)
+                on_fenced()
+                return
+            except ForebayError as e:
+                now = self._clock.monotonic()
+                if failing_since is None:
+                    failing_since = now
+                    _LOGGER.warning("the journal is behind, and is tried again: %s", e)
+                if is_last:
+                    _LOGGER.error("the journal lacks the last changes, which are only in %s: %s", self._data_dir, e)
+                    uploader.fail(e)
+                    return
+                self._clock.sleep(_RETRY_SECONDS)
+            if is_last:
+                return
+
+    def stop(self) -> None:
+        """Upload what is left, once, and stop. Before the buckets are closed."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    # ---- the state --------------------------------------------------------------------------------------------------
+
+    def _save_state_if_due(self, *, is_last: bool) -> None:
+        now = self._clock.monotonic()
+        writer, uploader = self._writer, self._uploader
+        assert writer is not None
+        assert uploader is not None
+        if not is_last and (now < self._next_save or writer.number == self._state.number):
+            return
+        state = self._state
+        state.number, state.seal, state.epoch = writer.number, writer.seal, writer.epoch
+        state.ends = uploader.stored_ends()
+        self._write_state(state)
+        self._next_save = now + _STATE_SECONDS
+
+    def _write_state(self, state: _State) -> None:
+        document: dict[str, Any] = {
+            "store": state.store, "number": state.number, "seal": state.seal, "epoch": state.epoch,
+            "writers": state.writers,
+            "ends": [[b.table_id, b.partition_id, b.bucket, end] for b, end in state.ends.items()],
+        }  # fmt: skip
+        body = json.dumps(document).encode() + b"\n"
+        self._fs.write_atomic(self._state_file, body + b"crc32c %08x\n" % crc32c(body))
+
+    def _read_state(self) -> _State | None:
+        try:
+            data = self._fs.read_bytes(self._state_file)
+        except FileMissing:
+            return None
+        body, _, checksum = data.rpartition(b"crc32c ")
+        if checksum != b"%08x\n" % crc32c(body):
+            raise CorruptData(
+                f"{self._state_file} is damaged: start with a new data directory, which is made from the store"
+            )
+        document: Mapping[str, Any] = json.loads(body)
+        ends = {TableBucket(table, bucket, partition): end for table, partition, bucket, end in document["ends"]}
+        return _State(
+            document["store"], document["number"], document["seal"], document["epoch"], document["writers"], ends
+        )
+
+
+class _ServerFiles:
+    """What notes are about, in the files of a server."""
+
+    def __init__(self, replicas: ReplicaManager, fs: FileSystem, data_dir: str) -> None:
+        self._replicas, self._fs, self._data_dir = replicas, fs, data_dir
+
+    def log_batches(self, bucket: TableBucket, first: int, end: int) -> Iterator[memoryview] | None:
+        try:
+            replica = self._replicas.begin(bucket, counts=False)
+        except Unavailable as e:
+            if e.code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
+                return None
+            raise
+        try:
+            pieces = []
+            while first < end:
+                piece = replica.log.read(first, _READ_BYTES, end)
+                if piece.base_offset != first or piece.next_offset == first:
+                    raise InvalidRequest(f"the log of bucket {bucket} has no batch from offset {first} to {end}")
+                pieces.append(piece.data)
+                first = piece.next_offset
+            return iter(pieces)
+        finally:
+            self._replicas.end(replica)
+
+    def log_bytes(self, bucket: TableBucket, first: int, end: int) -> int:
+        replica = self._replicas.opened(bucket)
+        if replica is None:
+            return 0
+        log = replica.log
+        return max(log.readable_bytes(first, end) - log.readable_bytes(end, log.log_end_offset), 0)
+
+    def file_part(self, name: str, position: int, end: int) -> bytes | None:
+        try:
+            with closing(self._fs.open_reader(names.join(self._data_dir, name))) as file:
+                return file.pread(position, end - position)
+        except FileMissing:
+            return None
