@@ -1,0 +1,138 @@
+"""Servers with a store: a new machine has what the store has, and one server at a time writes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay import Connection, Table
+from forebay.base.errors import Conflict, ForebayError
+from forebay.inprocess import EmbeddedConnection
+from forebay.server.journal.server_journal import ServerJournal
+from tests.patience import PATIENCE
+
+Start = Callable[[str], EmbeddedConnection]
+
+KV = {"id": "BIGINT", "v": "STRING"}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a server in a data directory of this name, with the one store."""
+    running: list[EmbeddedConnection] = []
+
+    def started(name: str) -> EmbeddedConnection:
+        settings = {"store": str(tmp_path / "store"), "store.interval": "20 ms"}
+        client = {"writer_delivery_timeout": "2 s"}
+        running.append(forebay.embedded(tmp_path / name, settings=settings, **client))
+        return running[-1]
+
+    yield started
+    for connection in running:
+        connection.close()
+
+
+def journal_of(conn: EmbeddedConnection) -> ServerJournal:
+    journal = conn.server.server._journal
+    assert journal is not None
+    return journal
+
+
+def store(conn: EmbeddedConnection) -> None:
+    """Wait until all that was acknowledged is in the store."""
+    assert journal_of(conn).wait_until_stored(PATIENCE)
+
+
+def rows(conn: Connection, table: str) -> list[dict[str, object]]:
+    return sorted(conn.table(table).scan().to_arrow().to_pylist(), key=lambda row: str(row["id"]))
+
+
+def upsert_until_it_fails(table: Table) -> None:
+    while True:
+        table.upsert([{"id": 1, "v": "too late"}])
+
+
+def test_a_new_machine_has_tables_partitions_rows_and_transactions(start: Start) -> None:
+    old = start("old")
+    kv = old.create_table("fluss.kv", KV, primary_key="id", buckets=3)
+    log = old.create_table("fluss.log", KV)
+    parts = old.create_table("fluss.parts", {**KV, "day": "STRING"}, primary_key=["id", "day"], partition_keys=["day"])
+    kv.upsert(pa.table({"id": range(500), "v": ["first"] * 500}))
+    kv.upsert([{"id": 7, "v": "second"}])
+    kv.delete([{"id": 8}])
+    log.append(pa.table({"id": range(300), "v": ["row"] * 300}))
+    parts.upsert([{"id": 1, "v": "a", "day": "mon"}, {"id": 1, "v": "b", "day": "tue"}])
+    old.create_table("fluss.gone", KV).append([{"id": 1, "v": "x"}])
+    old.drop_table("fluss.gone")
+    with old.transaction("app", 1) as tx:
+        tx.append(log, [{"id": 1000, "v": "committed"}])
+        tx.upsert(kv, [{"id": 1000, "v": "committed"}])
+    tables = {name: rows(old, f"fluss.{name}") for name in ("kv", "log", "parts")}
+    changes = [batch.num_rows for batch in kv.changes("earliest", "latest")]
+    store(old)
+
+    new = start("new")
+    assert {name: rows(new, f"fluss.{name}") for name in tables} == tables
+    assert sum(batch.num_rows for batch in new.table("fluss.kv").changes("earliest", "latest")) == sum(changes)
+    assert new.list_tables("fluss") == ["kv", "log", "parts"]
+    assert new.admin.committed_version("app") == 1
+    assert new.table("fluss.kv").lookup(7).to_pylist() == [{"id": 7, "v": "second"}]
+    new.table("fluss.kv").upsert([{"id": 7, "v": "third"}])
+    store(new)
+    new.close()
+    third = start("third")
+    assert third.table("fluss.kv").lookup(7).to_pylist() == [{"id": 7, "v": "third"}]
+
+
+def test_a_server_from_which_another_has_taken_over_stops_and_is_refused(start: Start, tmp_path: Path) -> None:
+    old = start("old")
+    kv = old.create_table("fluss.kv", KV, primary_key="id")
+    kv.upsert([{"id": 1, "v": "stored"}])
+    store(old)
+    new = start("new")
+    with pytest.raises(ForebayError):
+        upsert_until_it_fails(kv)
+    assert journal_of(old).is_fenced
+    old.close()
+    with pytest.raises(Conflict, match=r"another server has taken over the store .* Start with a new data directory"):
+        start("old")
+    assert rows(new, "fluss.kv") == [{"id": 1, "v": "stored"}]
+
+
+def test_a_server_goes_on_with_its_directory_and_its_store(start: Start) -> None:
+    for number in range(3):
+        conn = start("home")
+        kv = conn.create_table("fluss.kv", KV, primary_key="id", ignore_if_exists=True)
+        kv.upsert([{"id": number, "v": "x"}])
+        conn.close()
+    assert len(rows(start("elsewhere"), "fluss.kv")) == 3
+
+
+def test_what_a_crash_kept_from_the_store_is_stored_after_the_next_start(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start("home")
+    kv = conn.create_table("fluss.kv", KV, primary_key="id")
+    kv.upsert([{"id": 1, "v": "x"}])
+    store(conn)
+    with monkeypatch.context() as patch:  # it stops uploading, as if it died
+        patch.setattr("forebay.server.journal.uploader.JournalUploader.upload", lambda *_args, **_more: False)
+        kv.upsert([{"id": 2, "v": "y"}])
+        conn.close()
+    again = start("home")
+    store(again)
+    assert len(rows(start("elsewhere"), "fluss.kv")) == 2
+
+
+def test_a_directory_without_this_store_is_refused(start: Start, tmp_path: Path) -> None:
+    with forebay.embedded(tmp_path / "plain") as conn:
+        conn.create_table("fluss.kv", KV, primary_key="id")
+    with pytest.raises(Conflict, match="is the data directory of a server; a copy needs a new one"):
+        start("plain")
+    start("home").close()
+    with pytest.raises(Conflict, match="belongs to another store"):
+        forebay.embedded(tmp_path / "home", settings={"store": str(tmp_path / "another")})
