@@ -27,8 +27,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def started(name: str) -> EmbeddedConnection:
         settings = {"store": str(tmp_path / "store"), "store.interval": "20 ms"}
-        client = {"writer_delivery_timeout": "2 s"}
-        running.append(forebay.embedded(tmp_path / name, settings=settings, **client))
+        running.append(forebay.embedded(tmp_path / name, settings=settings, writer_delivery_timeout="2 s"))
         return running[-1]
 
     yield started
