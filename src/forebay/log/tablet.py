@@ -389,6 +389,8 @@ class LogTablet(LogReads):
         self._synced_offset = self._log_end_offset
         self._high_watermark = self.log_start_offset
         self._watermark_lock = threads.lock()
+        self.watermark_limit: int | None = None
+        """Clients do not read beyond this offset, whatever is in the log. Never lowered below the high watermark."""
         self._writers = WriterStates(config.writer_expiry_ms, config.writers_max)
         self._times = CommitTimes()
         self._writer_snapshots: list[int] = []
@@ -470,6 +472,8 @@ class LogTablet(LogReads):
             return False
         with self._watermark_lock:
             raised = min(offset, self._log_end_offset)
+            if self.watermark_limit is not None:
+                raised = min(raised, self.watermark_limit)
             if raised <= self._high_watermark:
                 return False
             self._high_watermark = raised

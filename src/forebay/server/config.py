@@ -75,6 +75,13 @@ def _reporters(text: str) -> bool:
     return bool(reporters)
 
 
+def durability(text: str) -> str:
+    """'local' or 'store'."""
+    if text not in ("local", "store"):
+        raise InvalidRequest(f"it is 'local' or 'store', and not '{text}'", ErrorCode.CONFIG_EXCEPTION)
+    return text
+
+
 TRUSTED_PROXIES = "server.proxy-protocol.trusted-addresses"
 
 SETTINGS: dict[str, Option] = by_name(
@@ -238,6 +245,12 @@ SETTINGS: dict[str, Option] = by_name(
             or_unset(str),
             "",
             "the home of the data: a directory, or s3://bucket/folder; if not set, there is no second copy",
+        ),
+        Option(
+            "store.durability",
+            durability,
+            "local",
+            "when a write is acknowledged: local: when it is synced on this machine, store: when it is in the store",
         ),
         Option("store.interval", milliseconds, "1 s", "how far the store may be behind the data directory"),
         Option("tablet-server.id", integer, "0", "the number of this server"),

@@ -265,6 +265,7 @@ class ForebayServer:
         store, epochs = self._open_metadata(directory, data_dir)
         if journal is not None:
             journal.begin(store)
+        gate = None if journal is None else journal.open_gate(asyncio.get_running_loop())
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
         refuse_rocksdb(injected.fs, data_dir, catalog.tables())  # before anything of the last shutdown is changed
@@ -293,6 +294,7 @@ class ForebayServer:
             on_progress=notifier.progressed,
             counters=counters,
             noted=None if journal is None else journal.feed.marks,
+            stored_end=None if gate is None or journal is None else journal.stored_end,
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         self._context = ServerContext(
@@ -315,6 +317,7 @@ class ForebayServer:
             ),
             counters,
             epochs,
+            gate,
         )
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
@@ -329,7 +332,11 @@ class ForebayServer:
         where = config.value("store")
         if where is None:
             return None
-        settings = StoreSettings(config.seconds("store.interval"), f"{config.data_dir} on {socket.gethostname()}")
+        settings = StoreSettings(
+            config.seconds("store.interval"),
+            f"{config.data_dir} on {socket.gethostname()}",
+            is_awaited=config.value("store.durability") == "store",
+        )
         return ServerJournal.take_over(
             injected.open_store(where, config.store_options),
             injected.fs,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,9 +15,10 @@ from forebay import Connection, Table
 from forebay.base.errors import Conflict, ForebayError
 from forebay.inprocess import EmbeddedConnection
 from forebay.server.journal.server_journal import ServerJournal
-from tests.patience import PATIENCE
+from forebay.store.directory import DirectoryStore
+from tests.patience import PATIENCE, until
 
-Start = Callable[[str], EmbeddedConnection]
+Start = Callable[..., EmbeddedConnection]
 
 KV = {"id": "BIGINT", "v": "STRING"}
 
@@ -25,8 +28,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a server in a data directory of this name, with the one store."""
     running: list[EmbeddedConnection] = []
 
-    def started(name: str) -> EmbeddedConnection:
+    def started(name: str, **more: str) -> EmbeddedConnection:
         settings = {"store": str(tmp_path / "store"), "store.interval": "20 ms"}
+        settings |= {f"store.{option}": value for option, value in more.items()}
         running.append(forebay.embedded(tmp_path / name, settings=settings, writer_delivery_timeout="2 s"))
         return running[-1]
 
@@ -135,3 +139,56 @@ def test_a_directory_without_this_store_is_refused(start: Start, tmp_path: Path)
     start("home").close()
     with pytest.raises(Conflict, match="belongs to another store"):
         forebay.embedded(tmp_path / "home", settings={"store": str(tmp_path / "another")})
+
+
+# ---- answers that wait for the store --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Nothing gets into the store until this is set."""
+    may_go = threading.Event()
+    may_go.set()
+    create = DirectoryStore.create
+
+    def slow(store: DirectoryStore, name: str, data: bytes) -> bool:
+        assert may_go.wait(PATIENCE)
+        return create(store, name, data)
+
+    monkeypatch.setattr(DirectoryStore, "create", slow)
+    yield may_go
+    may_go.set()
+
+
+def test_what_is_acknowledged_is_in_the_store(start: Start, held: threading.Event) -> None:
+    conn = start("old", durability="store", interval="1 h")
+    kv = conn.create_table("fluss.kv", KV, primary_key="id")
+    log = conn.create_table("fluss.log", KV)
+    kv.upsert([{"id": 1, "v": "x"}])
+    log.append([{"id": 1, "v": "x"}])
+    held.clear()
+    with ThreadPoolExecutor(3) as pool:
+        upsert = pool.submit(kv.upsert, [{"id": 1, "v": "y"}])
+        append = pool.submit(log.append, [{"id": 2, "v": "y"}])
+        replica = next(each for each in conn.server.server.context.replicas.replicas() if each.has_kv)
+        until(lambda: replica.log.synced_offset == 3, "the upsert is on the disk")
+        lookup = pool.submit(kv.lookup, 1)  # it sees the new row, which may still be lost
+        assert log.scan(limit=None).to_arrow().num_rows == 1
+        assert not any(each.done() for each in (upsert, append, lookup))
+        held.set()
+        assert lookup.result(PATIENCE).to_pylist() == [{"id": 1, "v": "y"}]
+        upsert.result(PATIENCE)
+        append.result(PATIENCE)
+    new = start("new")
+    assert rows(new, "fluss.kv") == [{"id": 1, "v": "y"}]
+    assert len(rows(new, "fluss.log")) == 2
+
+
+def test_a_write_is_not_acknowledged_by_a_server_that_was_fenced(start: Start) -> None:
+    old = start("old", durability="store")
+    kv = old.create_table("fluss.kv", KV, primary_key="id")
+    kv.upsert([{"id": 1, "v": "stored"}])
+    new = start("new", durability="store")
+    with pytest.raises(ForebayError):
+        kv.upsert([{"id": 1, "v": "too late"}])
+    assert rows(new, "fluss.kv") == [{"id": 1, "v": "stored"}]

@@ -6,6 +6,7 @@ a crash, and finds out whether another one has taken over meanwhile. A new data 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from forebay.log.config import LogConfig
 from forebay.metadata.table import TableBucket
 from forebay.server.journal.feed import FilePart, JournalFeed
 from forebay.server.journal.follower import JournalFollower
+from forebay.server.journal.store_gate import StoreGate
 from forebay.server.journal.uploader import JournalUploader
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.replicas import ReplicaManager
@@ -49,6 +51,8 @@ class StoreSettings(NamedTuple):
     """How far the journal may be behind."""
     holder: str
     """The server, in words, for those who read the journal."""
+    is_awaited: bool = False
+    """Whether answers wait for the store (`store.durability` = `store`)."""
 
 
 @dataclass
@@ -84,6 +88,8 @@ class ServerJournal:
         self._thread: threads.Thread | None = None
         self._is_stopping = False
         self._next_save = 0.0
+        self.gate: StoreGate | None = None
+        """Holds answers back until they are in the store, if that is wanted."""
 
     # ---- starting ---------------------------------------------------------------------------------------------------
 
@@ -152,6 +158,12 @@ class ServerJournal:
         writer.write([(MetadataImage(self._clock.now_ms()), metadata.image())])
         metadata.on_commit = self.feed.metadata_committed
 
+    def open_gate(self, loop: asyncio.AbstractEventLoop) -> StoreGate | None:
+        """Return what holds the answers of this server back, if anything does. Before `start`."""
+        if self._settings.is_awaited:
+            self.gate = StoreGate(self.feed, self._wake.set, loop)
+        return self.gate
+
     def note_files(self, folder: str) -> None:
         """Note all files below a folder of the data directory: what an earlier process has written may be missing."""
         with suppress(FileMissing):
@@ -166,7 +178,7 @@ class ServerJournal:
         assert self._writer is not None
         self._uploader = JournalUploader(
             self.feed, self._writer, _ServerFiles(replicas, self._fs, self._data_dir), self._state.ends,
-            clock=self._clock,
+            clock=self._clock, on_stored=replicas.stored,
         )  # fmt: skip
         self._thread = threads.thread(self._run, (on_fenced,), name="forebay-journal")
         self._thread.start()
@@ -201,11 +213,15 @@ class ServerJournal:
             try:
                 while uploader.upload():
                     failing_since = None
+                    if self.gate is not None:
+                        self.gate.stored(uploader.stored_count)
                 self._save_state_if_due(is_last=is_last)
             except (Fenced, CorruptData) as e:
                 _LOGGER.error("the journal ends here: %s", e)
                 self.is_fenced = isinstance(e, Fenced)
                 uploader.fail(e)
+                if self.gate is not None:
+                    self.gate.fail(e)
                 on_fenced()
                 return
             except ForebayError as e:

@@ -271,6 +271,13 @@ class BucketReplica:
             return AppendResult(error=e)
         return AppendResult(appended.base_offset, appended.next_offset)
 
+    @any_thread
+    def stored(self, end: int) -> None:
+        """Let clients read up to `end`, which is in the store."""
+        if self.log.watermark_limit is not None and end > self.log.watermark_limit:
+            self.log.watermark_limit = end
+            self._raise_high_watermark(end if self._kv is None else min(end, self._kv.applied_offset))
+
     def _raise_high_watermark(self, offset: int) -> None:
         if self.log.raise_high_watermark(offset):
             self._on_progress(self.bucket)
@@ -284,12 +291,12 @@ class BucketReplica:
 
     def _put_locked(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         """Write a group of puts; the caller has passed the table's write gate and has locked `_writing`."""
-        before = self.log.high_watermark
+        before = self.log.log_end_offset
         self._prepare_to_write()
         self._reserve.require(sum(len(request.records) for request in requests))
         results = self.kv.put_group(requests)
         self._write_scheduler.wrote(len(requests))
-        if self.log.high_watermark > before:
+        if self.log.log_end_offset > before:
             self.counters.bytes_in += sum(len(r.records) for r, done in zip(requests, results) if done.error is None)
             self._on_progress(self.bucket)
             if any(request.acks == ACKS_ALL for request in requests):

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, Unavailable
-from forebay.base.thread_rules import blocking
+from forebay.base.thread_rules import any_thread, blocking
 from forebay.base.threads import Executor, Future
 from forebay.codec.log.header import HEADER_SIZE_MAX, parse_header
 from forebay.fs import names
@@ -130,10 +130,11 @@ class ReplicaManager:
         engine_factory: EngineFactory | None = None,
         counters: ServerCounters | None = None,
         noted: Callable[[TableBucket, EndMarks], EndMarks] | None = None,
+        stored_end: Callable[[TableBucket], int] | None = None,
     ) -> None:
         """`open_max`: buckets that stay open while unused. `checkpoint_records`: changelog records that trigger a
         checkpoint. `engine_factory` replaces the library engines (for tests). `noted`: for a journal, marks that it
-        notes, too."""
+        notes, too. `stored_end`: clients read a log up to this offset, which `stored` moves."""
         self._fs = fs
         self._directory = data_directory
         self._catalog = catalog
@@ -146,6 +147,7 @@ class ReplicaManager:
         self._engine = engine
         self._engine_factory = engine_factory
         self._noted = noted
+        self._stored_end = stored_end
         self._witnesses = witnesses
         self._clock = clock
         self._write_scheduler = WriteScheduler(writers, clock, counters)
@@ -394,7 +396,12 @@ class ReplicaManager:
             raise
         self._unchecked.discard(bucket)
         # All that is in the log after opening it is durable (LogTablet.open).
-        log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
+        end = log.log_end_offset if kv is None else kv.applied_offset
+        if self._stored_end is None:
+            log.high_watermark = end
+        else:
+            log.watermark_limit = max(self._stored_end(bucket), log.log_start_offset)
+            log.raise_high_watermark(end)
         before_write = self._epochs.save if is_unsaved else None
         replica = BucketReplica(
             bucket, table, log, kv, folder, self._write_scheduler, self._on_progress, self._reserve, before_write
@@ -609,6 +616,13 @@ class ReplicaManager:
         for bucket, marks in self._ends.all_stored().items():
             ends[bucket] = max(ends.get(bucket, 0), marks.synced, marks.written or 0)
         return [bucket for bucket, end in ends.items() if end > offset(bucket) and self.opened(bucket) is None]
+
+    @any_thread
+    def stored(self, bucket: TableBucket, end: int) -> None:
+        """Let clients read a log up to `end`, which is in the store."""
+        replica = self.opened(bucket)
+        if replica is not None:
+            replica.stored(end)
 
     @blocking
     def touch(self, bucket: TableBucket) -> None:

@@ -117,6 +117,14 @@ _BEGUN_AT_ONCE = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV, ApiKey.LOOKUP})
 they do. Writes all begin at once, so that none overtakes another one of its connection."""
 
 
+_BEFORE_THE_STORE = frozenset({ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, ApiKey.FETCH_LOG, ApiKey.LIST_OFFSETS})
+"""Requests whose answers never wait for the store: those about logs have what is stored, the others tell of nothing."""
+
+
+async def _later(answer: Answer | Message) -> Answer | Message:
+    return answer
+
+
 class RpcProtocol(Peer, asyncio.BufferedProtocol):
     """One connection of a client. Its `state` changes by `forebay.server.wire.states` only."""
 
@@ -474,9 +482,12 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._answered(request, began, self.send_error(request.request_id, e))
             return
         if isinstance(outcome, Answer | Message):
-            self._send(request.request_id, outcome)
-            self._answered(request, began)
-            return
+            gate = self._context.gate
+            if gate is None or gate.is_open or request.api.key in _BEFORE_THE_STORE:
+                self._send(request.request_id, outcome)
+                self._answered(request, began)
+                return
+            outcome = _later(outcome)
         size = len(request.body) + OPEN_REQUEST_BYTES
         if self.state not in BLOCKED_STATES:
             size += self._parsed_bytes(request, self._entries(request))
@@ -656,6 +667,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             if (size := _LARGE_ANSWERS.get(request.api.key)) is not None:
                 await memory.enter(size)
             answer, serialized = await outcome, None
+            if self._context.gate is not None and request.api.key not in _BEFORE_THE_STORE:
+                await self._context.gate.passed()
             if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
                 serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
             self._send(request.request_id, answer, serialized)

@@ -115,7 +115,9 @@ class ShortRequests(ShortGroups):
         return self._fair_queue.is_idle and self.may_begin()
 
     def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None:
-        if self._context.has_openings:  # earlier writes may still wait for a bucket that a thread has just opened
+        # Earlier writes may still wait for a bucket that a thread has just opened. And an answer that waits for the
+        # store is a handler's.
+        if self._context.has_openings or self._context.gate is not None:
             return None
         replica = self._begin(bucket)  # type: ignore[arg-type] # equal to a TableBucket
         if replica is None:
