@@ -18,6 +18,7 @@ from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
 from forebay.cli import console
 from forebay.cli.logs import add_log_arguments, configure_logs
+from forebay.fs.local import LocalFileSystem
 from forebay.server.config import (
     SETTINGS,
     ServerConfig,
@@ -26,7 +27,9 @@ from forebay.server.config import (
     read_settings_file,
     server_config,
 )
+from forebay.server.journal.standby import Standby
 from forebay.server.server import Addresses, ForebayServer, event_loop
+from forebay.store.opening import open_store
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -85,6 +88,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         f"port: {console.PORT}; 0: a free port)",
     )  # fmt: skip
     parser.add_argument(
+        "--standby",
+        action="store_true",
+        help="follow the server that writes to the store (setting 'store'), and serve when its lease ends",
+    )
+    parser.add_argument(
         "--ready-file", metavar="FILE", help="write the addresses to this file, as JSON, once the server is ready"
     )
     add_log_arguments(parser, "INFO")
@@ -117,9 +125,25 @@ def run(options: argparse.Namespace) -> int:
         )
     _warn_of_others(Path(options.data_dir))
     raise_open_files_max(_OPEN_FILES)
+    if options.standby and not _stand_by(config):
+        return 0
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_serve(config, options.ready_file, options.console))
     return 0
+
+
+def _stand_by(config: ServerConfig) -> bool:
+    """Follow the journal of the store until it has no writer any more; return whether to serve, or to end."""
+    where = config.value("store")
+    if where is None:
+        raise InvalidRequest("--standby follows the server that writes to a store: name it by -D store=...")
+    standby = Standby(
+        LocalFileSystem(), str(config.data_dir), open_store(where, config.store_options), log_config=config.log_config
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: standby.stop())
+    print(f"Forebay stands by in {config.data_dir} for the server that writes to {where}.", flush=True)
+    return standby.wait()
 
 
 def _warn_of_others(data_dir: Path) -> None:

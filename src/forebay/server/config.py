@@ -252,6 +252,12 @@ SETTINGS: dict[str, Option] = by_name(
             "local",
             "when a write is acknowledged: local: when it is synced on this machine, store: when it is in the store",
         ),
+        Option(
+            "store.lease",
+            milliseconds,
+            "0 s",
+            "how long the store may get nothing before a standby takes over by itself; 0: none does",
+        ),
         Option("store.interval", milliseconds, "1 s", "how far the store may be behind the data directory"),
         Option("tablet-server.id", integer, "0", "the number of this server"),
         Option("metrics.reporters", _reporters, "", "'prometheus' serves /metrics, /healthz and /readyz by HTTP"),

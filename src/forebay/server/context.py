@@ -28,7 +28,7 @@ from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_executor import FairExecutor
 from forebay.server.flow.request_limits import SHORT_LIST, RequestLimits, T
 from forebay.server.flow.response_memory import ResponseMemory
-from forebay.server.journal.store_gate import StoreGate
+from forebay.server.journal.store_gate import AnswerGate
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
 from forebay.server.metadata.catalog import Descriptions, LiveTable, TableCatalog, buckets_of
@@ -77,7 +77,7 @@ class ServerContext:
     """Limits of one request."""
     counters: ServerCounters
     epochs: LogEpochs
-    gate: StoreGate | None = None
+    gate: AnswerGate | None = None
     """What holds answers back until they are in the store, if anything does."""
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) addresses by listener."""

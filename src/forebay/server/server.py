@@ -294,7 +294,7 @@ class ForebayServer:
             on_progress=notifier.progressed,
             counters=counters,
             noted=None if journal is None else journal.feed.marks,
-            stored_end=None if gate is None or journal is None else journal.stored_end,
+            stored_end=journal.stored_end if journal is not None and journal.is_awaited else None,
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         self._context = ServerContext(
@@ -335,6 +335,7 @@ class ForebayServer:
         settings = StoreSettings(
             config.seconds("store.interval"),
             f"{config.data_dir} on {socket.gethostname()}",
+            lease_seconds=config.seconds("store.lease"),
             is_awaited=config.value("store.durability") == "store",
         )
         return ServerJournal.take_over(

@@ -12,10 +12,13 @@ import pytest
 
 import forebay
 from forebay import Connection, Table
-from forebay.base.errors import Conflict, ForebayError
+from forebay.base.errors import Conflict, ForebayError, StorageFailure
+from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
 from forebay.server.journal.server_journal import ServerJournal
+from forebay.server.journal.standby import Standby
 from forebay.store.directory import DirectoryStore
+from forebay.store.opening import open_store
 from tests.patience import PATIENCE, until
 
 Start = Callable[..., EmbeddedConnection]
@@ -192,3 +195,47 @@ def test_a_write_is_not_acknowledged_by_a_server_that_was_fenced(start: Start) -
     with pytest.raises(ForebayError):
         kv.upsert([{"id": 1, "v": "too late"}])
     assert rows(new, "fluss.kv") == [{"id": 1, "v": "stored"}]
+
+
+# ---- standby --------------------------------------------------------------------------------------------------------
+
+
+def test_a_standby_takes_over_when_the_lease_ends_and_the_server_has_stopped_before(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = start("old", lease="2 s")
+    kv = old.create_table("fluss.kv", KV, primary_key="id")
+    kv.upsert([{"id": 1, "v": "stored"}])
+    store(old)
+    standby = Standby(LocalFileSystem(), str(tmp_path / "standby"), open_store(str(tmp_path / "store")))
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(standby.wait)
+        until(lambda: standby.number == journal_of(old)._writer.number, "the standby has what the store has")  # type: ignore[union-attr]
+        assert str(tmp_path / "old") in standby.holder
+        kv.upsert([{"id": 2, "v": "stored, too"}])
+        store(old)
+        assert not ended.done()
+
+        def away(*_args: object) -> bool:
+            raise StorageFailure("the store is away")
+
+        monkeypatch.setattr(journal_of(old)._store, "create", away)
+        assert ended.result(PATIENCE)
+        assert not journal_of(old).has_lease
+    with pytest.raises(ForebayError):
+        kv.upsert([{"id": 1, "v": "not acknowledged"}])
+    new = start("standby")
+    assert rows(new, "fluss.kv") == [{"id": 1, "v": "stored"}, {"id": 2, "v": "stored, too"}]
+
+
+def test_a_standby_that_is_stopped_serves_nothing_and_goes_on_later(start: Start, tmp_path: Path) -> None:
+    old = start("old", lease="1 h")
+    old.create_table("fluss.kv", KV, primary_key="id").upsert([{"id": 1, "v": "x"}])
+    store(old)
+    for _ in range(2):
+        standby = Standby(LocalFileSystem(), str(tmp_path / "standby"), open_store(str(tmp_path / "store")))
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(standby.wait)
+            until(lambda: standby.number >= 5, "the standby follows")  # noqa: B023
+            standby.stop()
+            assert not ended.result(PATIENCE)

@@ -26,7 +26,7 @@ from forebay.log.config import LogConfig
 from forebay.metadata.table import TableBucket
 from forebay.server.journal.feed import FilePart, JournalFeed
 from forebay.server.journal.follower import JournalFollower
-from forebay.server.journal.store_gate import StoreGate
+from forebay.server.journal.store_gate import AnswerGate, LeaseGate, StoreGate
 from forebay.server.journal.uploader import JournalUploader
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.replicas import ReplicaManager
@@ -40,7 +40,9 @@ _STATE_FILE = "journal-state"
 _STATE_SECONDS = 5.0
 """How often the state is saved: what a start has to read of the journal."""
 
-_RETRY_SECONDS = 1.0
+_RETRY_SECONDS = 0.5
+_RENEWAL_SHARE, _LEASE_SHARE = 0.25, 0.9
+"""Parts of the lease: after the first it is renewed, after the second nothing is acknowledged any more."""
 _READ_BYTES = 1 << 20
 
 
@@ -51,6 +53,8 @@ class StoreSettings(NamedTuple):
     """How far the journal may be behind."""
     holder: str
     """The server, in words, for those who read the journal."""
+    lease_seconds: float = 0.0
+    """After this time without an object, a standby may take over, and nothing is acknowledged; 0: never."""
     is_awaited: bool = False
     """Whether answers wait for the store (`store.durability` = `store`)."""
 
@@ -66,6 +70,11 @@ class _State:
     writers: list[str] = field(default_factory=list)
     """The writers that this directory has been: those of the last epoch, and of one that may have begun."""
     ends: dict[TableBucket, int] = field(default_factory=dict)
+
+
+def has_journal_state(fs: FileSystem, data_dir: str) -> bool:
+    """Whether the data directory is that of a server with a store."""
+    return fs.exists(names.join(data_dir, _STATE_FILE))
 
 
 class ServerJournal:
@@ -88,8 +97,11 @@ class ServerJournal:
         self._thread: threads.Thread | None = None
         self._is_stopping = False
         self._next_save = 0.0
-        self.gate: StoreGate | None = None
+        self.gate: AnswerGate | None = None
         """Holds answers back until they are in the store, if that is wanted."""
+        self._lease_end = self._next_renewal = float("inf")
+        self._began = 0.0
+        self._renewal_seconds = _RENEWAL_SHARE * settings.lease_seconds or float("inf")
 
     # ---- starting ---------------------------------------------------------------------------------------------------
 
@@ -137,7 +149,8 @@ class ServerJournal:
         # The writer is remembered before it writes: its fence must not be taken for another server's after a crash.
         state.writers = [*state.writers[-1:], own.hex()]
         self._write_state(state)
-        began = EpochBegan(self._settings.holder, "the server was started")
+        lease_ms = round(self._settings.lease_seconds * 1000)
+        began = EpochBegan(self._settings.holder, "the server was started", lease_ms)
         while self._writer is None:
             while (found := cursor.next()) is not None:
                 if found.footer.identity.writer.hex() not in state.writers:
@@ -155,13 +168,17 @@ class ServerJournal:
         """Upload the metadata as it is now; from now on its changes are noted. Before anything else uses it."""
         writer = self._writer
         assert writer is not None
+        began = self._clock.monotonic()
         writer.write([(MetadataImage(self._clock.now_ms()), metadata.image())])
+        self._renew(began)
         metadata.on_commit = self.feed.metadata_committed
 
-    def open_gate(self, loop: asyncio.AbstractEventLoop) -> StoreGate | None:
+    def open_gate(self, loop: asyncio.AbstractEventLoop) -> AnswerGate | None:
         """Return what holds the answers of this server back, if anything does. Before `start`."""
         if self._settings.is_awaited:
             self.gate = StoreGate(self.feed, self._wake.set, loop)
+        elif self._settings.lease_seconds:
+            self.gate = LeaseGate(lambda: self.has_lease, self._data_dir, loop)
         return self.gate
 
     def note_files(self, folder: str) -> None:
@@ -201,6 +218,36 @@ class ServerJournal:
         self._wake.set()
         return self._uploader.wait(noted, timeout)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether answers wait for the store."""
+        return self._settings.is_awaited
+
+    @property
+    @any_thread
+    def has_lease(self) -> bool:
+        """Whether no standby can have taken over."""
+        return self._clock.monotonic() < self._lease_end
+
+    def _renew(self, began: float) -> None:
+        """The creation of an object, which began then, has succeeded."""
+        if self._settings.lease_seconds:
+            self._lease_end = began + _LEASE_SHARE * self._settings.lease_seconds
+            self._next_renewal = began + _RENEWAL_SHARE * self._settings.lease_seconds
+
+    def _upload(self, uploader: JournalUploader) -> bool:
+        """Upload an object, if there is something new or the lease is due; return whether there may be more."""
+        writer, now = self._writer, self._clock.monotonic()
+        assert writer is not None
+        if not uploader.is_unsure:
+            # An object that is tried again may be there since the first attempt: the lease counts from that one.
+            self._began = now
+        number = writer.number
+        more = uploader.upload(even_if_empty=now >= self._next_renewal)
+        if writer.number > number:
+            self._renew(self._began)
+        return more
+
     def _run(self, on_fenced: Callable[[], None]) -> None:
         uploader = self._uploader
         assert uploader is not None
@@ -208,10 +255,10 @@ class ServerJournal:
         while True:
             is_last = self._is_stopping
             if not is_last:
-                self._wake.wait(self._settings.interval_seconds)
+                self._wake.wait(min(self._settings.interval_seconds, self._renewal_seconds))
                 self._wake.clear()
             try:
-                while uploader.upload():
+                while self._upload(uploader):
                     failing_since = None
                     if self.gate is not None:
                         self.gate.stored(uploader.stored_count)

@@ -106,6 +106,11 @@ class JournalUploader:
         """The stored end of a log."""
         return self._ends.get(bucket, 0)
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the creation of an object has failed, so that it is not known to have happened."""
+        return self._is_sent
+
     def stored_ends(self) -> dict[TableBucket, int]:
         """The stored end of each log that has one."""
         return dict(self._ends)

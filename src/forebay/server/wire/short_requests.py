@@ -117,7 +117,8 @@ class ShortRequests(ShortGroups):
     def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None:
         # Earlier writes may still wait for a bucket that a thread has just opened. And an answer that waits for the
         # store is a handler's.
-        if self._context.has_openings or self._context.gate is not None:
+        gate = self._context.gate
+        if self._context.has_openings or (gate is not None and gate.holds_writes):
             return None
         replica = self._begin(bucket)  # type: ignore[arg-type] # equal to a TableBucket
         if replica is None:

@@ -1,0 +1,128 @@
+"""A standby: it repeats the journal of a running server in its own data directory, until that one's lease ends.
+
+The lease ends when the journal has got no object for its time, as this process's clock counts it from the moment at
+which it saw the last one. No clocks are compared. The server counts from the moment at which it began to create that
+object, which is earlier; so it stops acknowledging before a standby takes over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from forebay.base import threads
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
+from forebay.base.errors import StorageFailure
+from forebay.fs.interface import FileSystem
+from forebay.log.checkpoints import DataDirectory
+from forebay.log.config import LogConfig
+from forebay.server.journal.follower import JournalFollower
+from forebay.server.journal.server_journal import has_journal_state
+from forebay.store.journal import JournalObject, open_journal
+from forebay.store.journal_format import EpochBegan
+from forebay.store.objects import ObjectStore
+
+_LOGGER = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.2
+"""How often a standby asks for the next object: a request each time."""
+
+_SAVE_SECONDS = 5.0
+
+
+class Standby:
+    """A data directory that follows the journal of a store, ready to become its server's."""
+
+    def __init__(
+        self, fs: FileSystem, data_dir: str, store: ObjectStore,
+        *, log_config: LogConfig | None = None, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS,
+    ) -> None:  # fmt: skip
+        """Raises `Conflict` if another process has the directory, or it is a server's or of another store."""
+        self._clock = clock
+        self._directory = DataDirectory.open(fs, data_dir)
+        try:
+            # The directory of a server that was stopped may go on as one; it follows nobody.
+            self._follower = (
+                None
+                if has_journal_state(fs, data_dir)
+                else JournalFollower(
+                    fs, self._directory, store, open_journal(store, ids=ids), log_config=log_config, clock=clock
+                )
+            )
+        except BaseException:
+            self._directory.close()
+            raise
+        self._lease_ms = 0
+        self._seen = clock.monotonic()
+        self._next_save = 0.0
+        self._stops = threads.event()
+        self.holder = ""
+        """The server that writes to the store, as it calls itself; empty if none has yet."""
+
+    @property
+    def number(self) -> int:
+        """The number of the last object that was repeated."""
+        return 0 if self._follower is None else self._follower.cursor.number
+
+    def stop(self) -> None:
+        """Let `wait` return. May be called in any thread."""
+        self._stops.set()
+
+    def wait(self, on_progress: Callable[[], None] = lambda: None) -> bool:
+        """Follow the journal until the lease of its writer has ended; return whether it has, or `stop` was called.
+
+        The directory is released then: a server may be started on it, which takes the store over.
+        """
+        try:
+            while not self._stops.is_set():
+                if self._follow():
+                    on_progress()
+                elif self._lease_has_ended():
+                    return True
+                self._stops.wait(POLL_SECONDS)
+            return False
+        finally:
+            self._close()
+
+    def _follow(self) -> bool:
+        """Repeat what is new; return whether there was something."""
+        follower = self._follower
+        if follower is None:
+            return False
+        try:
+            found = follower.cursor.next()
+            if found is None:
+                return False
+            while found is not None:
+                self._see(found)
+                follower.apply(found)
+                found = follower.cursor.next()
+        except StorageFailure as e:
+            # An object that cannot be read may be there: the lease counts from its next sight.
+            _LOGGER.warning("the journal cannot be read, and is tried again: %s", e)
+            self._seen = self._clock.monotonic()
+            return False
+        self._seen = now = self._clock.monotonic()
+        if now >= self._next_save:
+            follower.save()
+            self._next_save = now + _SAVE_SECONDS
+        return True
+
+    def _see(self, found: JournalObject) -> None:
+        for each in found.index.entries:
+            if isinstance(each.entry, EpochBegan):
+                self._lease_ms, self.holder = each.entry.lease_ms, each.entry.holder
+                _LOGGER.info("standing by for %s (%s)", self.holder, each.entry.reason)
+
+    def _lease_has_ended(self) -> bool:
+        if self._follower is None:
+            return True  # the server takes the store over or learns that it may not
+        idle_ms = (self._clock.monotonic() - self._seen) * 1000
+        return self._lease_ms > 0 and idle_ms > self._lease_ms
+
+    def _close(self) -> None:
+        try:
+            if self._follower is not None:
+                self._follower.close()
+        finally:
+            self._directory.close()
