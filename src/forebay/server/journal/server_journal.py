@@ -132,10 +132,10 @@ class ServerJournal:
     def _restored(self, directory: DataDirectory, store_id: bytes, log_config: LogConfig) -> _State:
         """Repeat the whole journal in a new data directory."""
         follower = JournalFollower(self._fs, directory, self._store, store_id, log_config=log_config, clock=self._clock)
-        count = follower.follow()
+        follower.follow()
         at, where = follower.cursor, self._store.location
-        if count:
-            _LOGGER.info("the data directory was made from %d objects of the journal in %s", count, where)
+        if at.number:
+            _LOGGER.info("the data directory is at object %d of the journal in %s", at.number, where)
             follower.finish(f"the data directory was made from the journal in {where}")
             self._fs.remove(names.join(directory.path, "journal-position"))
         state = _State(store_id.hex(), at.number, at.seal, at.epoch, [], dict(follower.ends))
