@@ -57,7 +57,7 @@ def real_cluster(tmp_path: Path) -> Iterator[str]:
         process.stderr.close()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_the_client_passes_its_tests_on_a_real_fluss_cluster(real_cluster: str, tmp_path: Path) -> None:
     """A test that fails, and then passes alone, met a table that Fluss's coordinator had missed: one in two hundred new
     tables never gets a leader (tests/foreign/test_foreign_real_fluss.py), and whoever writes to it waits.

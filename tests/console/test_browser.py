@@ -297,6 +297,7 @@ def test_on_a_small_screen_the_screens_are_a_menu(shown: Shown) -> None:
 
 def test_a_commit_leads_to_the_table_as_of_it(shown: Shown) -> None:
     page = shown.page
+    page.errors()  # those of earlier tests
     page.shape(1280, 800, dark=False)
     shown.open("/tables/telemetry/metric_03")
     page.until_shown("Commit 12", "Commit 3", "nightly version 11", "1–10 of 12", "WRITE")

@@ -24,7 +24,7 @@ import raw_wire as wire
 
 STEP_SECONDS = 15.0
 SLOW_SECONDS = 2.0
-READY_SECONDS = 8.0
+READY_SECONDS = 120.0
 SILENCE_SECONDS = 1.0
 
 Outcome = dict[str, Any]

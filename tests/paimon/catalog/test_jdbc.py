@@ -98,6 +98,7 @@ def test_databases_and_tables_come_and_go(options: dict[str, str]) -> None:
     catalog = _catalog(options)
     assert catalog.list_databases() == []
     catalog.create_database("a")
+    assert catalog.warehouse_exists()  # its databases are shown before there is a directory
     catalog.create_database("b")
     with pytest.raises(AlreadyExists, match="database 'a'"):
         catalog.create_database("a")

@@ -97,6 +97,10 @@ class JdbcCatalog(FileSystemCatalog):
         )
         return sorted(name for (name,) in rows)
 
+    def warehouse_exists(self) -> bool:
+        """True: databases are rows, and are listed before the warehouse has a directory."""
+        return True
+
     def _create_database(self, name: str, properties: Mapping[str, str], ignore_if_exists: bool) -> None:
         location = self._database_path(name)
         rows = {**properties, _EXISTS: "true", "location": location}
