@@ -18,7 +18,6 @@ from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
 from forebay.cli import console
 from forebay.cli.logs import add_log_arguments, configure_logs
-from forebay.fs.local import LocalFileSystem
 from forebay.server.config import (
     SETTINGS,
     ServerConfig,
@@ -29,7 +28,6 @@ from forebay.server.config import (
 )
 from forebay.server.journal.standby import Standby
 from forebay.server.server import Addresses, ForebayServer, event_loop
-from forebay.store.opening import open_store
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -134,15 +132,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _stand_by(config: ServerConfig) -> bool:
     """Follow the journal of the store until it has no writer any more; return whether to serve, or to end."""
-    where = config.value("store")
-    if where is None:
-        raise InvalidRequest("--standby follows the server that writes to a store: name it by -D store=...")
-    standby = Standby(
-        LocalFileSystem(), str(config.data_dir), open_store(where, config.store_options), log_config=config.log_config
-    )
+    standby = Standby.of(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: standby.stop())
-    print(f"Forebay stands by in {config.data_dir} for the server that writes to {where}.", flush=True)
+    print(f"Forebay stands by in {config.data_dir} for the server that writes to {config.value('store')}.", flush=True)
     return standby.wait()
 
 

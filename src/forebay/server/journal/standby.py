@@ -12,15 +12,18 @@ from collections.abc import Callable
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
-from forebay.base.errors import StorageFailure
+from forebay.base.errors import InvalidRequest, StorageFailure
 from forebay.fs.interface import FileSystem
+from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
+from forebay.server.config import ServerConfig
 from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.server_journal import has_journal_state
 from forebay.store.journal import JournalObject, open_journal
 from forebay.store.journal_format import EpochBegan
 from forebay.store.objects import ObjectStore
+from forebay.store.opening import open_store
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -58,6 +61,15 @@ class Standby:
         self._stops = threads.event()
         self.holder = ""
         """The server that writes to the store, as it calls itself; empty if none has yet."""
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> Standby:
+        """The standby that a server's settings describe. Raises `InvalidRequest` without a store."""
+        where = config.value("store")
+        if where is None:
+            raise InvalidRequest("a standby follows the server that writes to a store: name it by -D store=...")
+        store = open_store(where, config.store_options)
+        return cls(LocalFileSystem(), str(config.data_dir), store, log_config=config.log_config)
 
     @property
     def number(self) -> int:
