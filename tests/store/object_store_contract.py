@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -61,6 +61,25 @@ class ObjectStoreContract:
         with pytest.raises(ObjectMissing, match="no object a/nope in"):
             store.read("a/nope", *range_)
         assert issubclass(ObjectMissing, StorageFailure)
+
+    def test_an_object_of_many_parts_is_whole_and_replaces_another(self, store: ObjectStore) -> None:
+        store.upload("a/large", iter([b"first"]))
+        parts = [bytes([number]) * 1_000_000 for number in range(12)]
+        store.upload("a/large", iter(parts))
+        assert store.read("a/large") == b"".join(parts)
+        assert names(store, "a/") == ["a/large"]
+
+    def test_an_upload_whose_parts_fail_leaves_no_object(self, store: ObjectStore) -> None:
+        def parts() -> Iterator[bytes]:
+            yield b"first"
+            raise StorageFailure("the disk failed")
+
+        with pytest.raises(StorageFailure):
+            store.upload("a/b", parts())
+        with pytest.raises(ObjectMissing):
+            store.read("a/b")
+        store.upload("a/b", [b"again"])
+        assert store.read("a/b") == b"again"
 
     def test_objects_are_listed_in_order_of_their_names(self, store: ObjectStore) -> None:
         assert names(store, "a/") == []

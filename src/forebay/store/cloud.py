@@ -76,6 +76,12 @@ class CloudStore:
             options = {"range": part} if start else {}
             return bytes(self._client.get(self._store, name, options=options).bytes())
 
+    def upload(self, name: str, parts: Iterable[Buffer]) -> None:
+        """See `ObjectStore.upload`."""
+        below(self.location, name)
+        with self._failures("upload", name):
+            self._client.put(self._store, name, iter(parts))
+
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         """See `ObjectStore.list`."""
         # The service lists whole folders; names that begin like the last step are picked here.

@@ -46,6 +46,20 @@ class DirectoryStore:
             first = max(size + start, 0) if start < 0 else start
             return file.pread(first, max((size if end is None else min(end, size)) - first, 0))
 
+    def upload(self, name: str, parts: Iterable[Buffer]) -> None:
+        """See `ObjectStore.upload`."""
+        path = below(self.location, name)
+        folder = path.rpartition("/")[0]
+        self._files.make_directories(folder)
+        temporary = path + TEMPORARY_SUFFIX
+        with closing(self._files.open_append(temporary)) as file:
+            file.truncate(0)  # what an attempt that failed has left
+            for part in parts:
+                file.append([part])
+            file.sync()
+        self._files.rename(temporary, path)
+        self._files.sync_directory(folder)
+
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         """See `ObjectStore.list`."""
         folder = prefix.rpartition("/")[0]

@@ -52,6 +52,13 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def upload(self, name: str, parts: Iterable[Buffer]) -> None:
+        """Create a large object from its parts, durably; one with this name is replaced.
+
+        For names that no other caller has. At most some parts are held in memory.
+        """
+        ...
+
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         """The objects whose names begin with `prefix` and are greater than `after`, in order of names. A hint."""
         ...
