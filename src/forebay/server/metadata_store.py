@@ -29,11 +29,11 @@ from forebay.fs.local import disk_of
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """The version of `_TABLES` and of all other files of a data directory. A change of either needs a new number: an older
 version of Forebay, which would not see what is new, then refuses the directory."""
 
-_OLDER_VERSIONS = frozenset({"2", "3"})
+_OLDER_VERSIONS = frozenset({"2", "3", "4"})
 """Versions that this one reads; it writes its own number into their stores."""
 
 METADATA_FILE = "metadata.sqlite"
@@ -84,6 +84,14 @@ CREATE TABLE IF NOT EXISTS log_epochs (
 CREATE TABLE IF NOT EXISTS log_epoch_starts (
     table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, number INTEGER NOT NULL,
     log_offset INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket, number));
+CREATE TABLE IF NOT EXISTS remote_logs (
+    table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, manifest TEXT NOT NULL,
+    crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket));
+CREATE TABLE IF NOT EXISTS remote_segments (
+    table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, start_offset INTEGER NOT NULL,
+    end_offset INTEGER NOT NULL, segment_id TEXT NOT NULL, max_timestamp_ms INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket, start_offset));
+CREATE TABLE IF NOT EXISTS doomed_objects (name TEXT PRIMARY KEY, due_ms INTEGER NOT NULL, crc INTEGER NOT NULL);
 """
 
 TABLE_COUNTER, PARTITION_COUNTER = "table", "partition"
@@ -160,6 +168,16 @@ class StoredCommit:
     user: str
     operation: str
     rows: int
+
+
+class StoredRemoteSegment(NamedTuple):
+    """A segment of a bucket's log in the store; `end_offset` is exclusive."""
+
+    start_offset: int
+    end_offset: int
+    segment_id: str
+    max_timestamp_ms: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,6 +590,75 @@ class MetadataStore:
         with self.transaction() as sql:
             _delete_transactions(sql, ids)
 
+    # ---- remote logs ------------------------------------------------------------------------------------------------
+
+    def remote_logs(self) -> dict[TableBucket, str]:
+        """The buckets that have segments in the store, each with the name of its manifest."""
+        return {
+            TableBucket(table_id, bucket, None if partition == _NO_PARTITION else partition): manifest
+            for table_id, partition, bucket, manifest in self._rows("SELECT * FROM remote_logs")
+        }
+
+    def remote_segments(self, bucket: TableBucket) -> list[StoredRemoteSegment]:
+        """The segments of a bucket in the store, oldest first."""
+        query = "SELECT * FROM remote_segments WHERE table_id = ? AND partition_id = ? AND bucket = ? ORDER BY 4"
+        return [StoredRemoteSegment(*row[3:]) for row in self._rows(query, *_key(bucket))]
+
+    def remote_ends(self) -> dict[TableBucket, int]:
+        """The end offset of each bucket that has segments in the store."""
+        query = "SELECT * FROM remote_segments ORDER BY start_offset"
+        return {
+            TableBucket(table_id, number, None if partition == _NO_PARTITION else partition): end
+            for table_id, partition, number, _, end, *_ in self._rows(query)
+        }
+
+    def change_remote_log(
+        self,
+        bucket: TableBucket,
+        manifest: str | None,
+        *,
+        added: Iterable[StoredRemoteSegment] = (),
+        removed_until: int = 0,
+        doomed: Mapping[str, int],
+        kept: Iterable[str] = (),
+    ) -> None:
+        """Change the list of a bucket's segments in the store, all or nothing.
+
+        `manifest`: the name of the new one; None if no segment is left. `removed_until`: segments that end there or
+        before leave the list. `doomed`: objects to delete, and when, in ms; `kept`: those that are not to be deleted
+        any more.
+        """
+        key = _key(bucket)
+        with self.transaction() as sql:
+            of_bucket = "table_id = ? AND partition_id = ? AND bucket = ?"
+            if manifest is None:
+                sql.execute(f"DELETE FROM remote_logs WHERE {of_bucket}", key)
+            else:
+                _put(sql, "remote_logs", *key, manifest)
+            sql.execute(f"DELETE FROM remote_segments WHERE {of_bucket} AND end_offset <= ?", (*key, removed_until))
+            for segment in added:
+                row = (*key, *segment)
+                sql.execute("INSERT INTO remote_segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, _checksum(row)))
+            _doom(sql, doomed)
+            for name in kept:
+                sql.execute("DELETE FROM doomed_objects WHERE name = ?", (name,))
+
+    def doom_objects(self, doomed: Mapping[str, int]) -> None:
+        """Note objects of the store to delete, and when, in ms."""
+        with self.transaction() as sql:
+            _doom(sql, doomed)
+
+    def doomed_objects(self, now_ms: int, limit: int) -> list[str]:
+        """Objects of the store whose time to be deleted has come, at most `limit`."""
+        query = "SELECT * FROM doomed_objects WHERE due_ms <= ? ORDER BY due_ms LIMIT ?"
+        return [name for name, _ in self._rows(query, now_ms, limit)]
+
+    def objects_deleted(self, deleted: Iterable[str]) -> None:
+        """Forget objects that were deleted."""
+        with self.transaction() as sql:
+            for name in deleted:
+                sql.execute("DELETE FROM doomed_objects WHERE name = ?", (name,))
+
     # ---- folders to remove ------------------------------------------------------------------------------------------
 
     def doomed_folders(self) -> list[str]:
@@ -639,6 +726,16 @@ def _put(sql: _RecordedConnection, table: str, *row: Any) -> None:
         f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}",
         (*row, _checksum(row)),
     )
+
+
+def _key(bucket: TableBucket) -> tuple[int, int, int]:
+    """The values of the columns table_id, partition_id and bucket."""
+    return bucket.table_id, _NO_PARTITION if bucket.partition_id is None else bucket.partition_id, bucket.bucket
+
+
+def _doom(sql: _RecordedConnection, doomed: Mapping[str, int]) -> None:
+    for name, due_ms in doomed.items():
+        _put(sql, "doomed_objects", name, due_ms)
 
 
 def _delete_transactions(sql: _RecordedConnection, ids: Iterable[int]) -> None:
