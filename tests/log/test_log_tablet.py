@@ -516,7 +516,7 @@ def test_what_becomes_visible_while_segments_are_deleted_stays_visible(monkeypat
     tablet = filled_log(faulty_fs())
     bases = [s.base_offset for s in tablet.segments()]
     tablet.high_watermark = bases[1]
-    start = LogReads.log_start_offset
+    start = LogReads.local_start_offset
 
     def read(log: LogTablet) -> int:  # a look at it after the cut: another thread raises the watermark meanwhile
         found: int = start.fget(log)  # type: ignore[attr-defined]
@@ -524,7 +524,7 @@ def test_what_becomes_visible_while_segments_are_deleted_stays_visible(monkeypat
             log._high_watermark = log.log_end_offset
         return found
 
-    monkeypatch.setattr(LogReads, "log_start_offset", property(read))
+    monkeypatch.setattr(LogReads, "local_start_offset", property(read))
     assert tablet.delete_segments_before(bases[1]) == 1
     assert tablet.high_watermark == tablet.log_end_offset
 

@@ -29,14 +29,15 @@ import traceback
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from forebay.base import threads
-from forebay.base.errors import InternalError, StorageFailure, check
+from forebay.base.errors import CorruptData, InternalError, StorageFailure, check
 from forebay.codec.log._batch_chain import consecutive_batches
-from forebay.codec.log.header import HEADER_SIZE_MAX, LogBatchHeader
+from forebay.codec.log.header import HEADER_SIZE_MAX, LogBatchHeader, iter_headers, verify_crc
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileSystem, PositionalReader
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig
@@ -141,23 +142,36 @@ class SparseIndex:
 
     def flush(self) -> None:
         """Append to the file what it does not hold yet. A failure leaves it short, which a later load makes good."""
-        keys, values = self._columns
+        keys = self._columns[0]
         if self._stored == len(keys) and not self._file_is_longer:
             return
-        entries = np.empty(len(keys) - self._stored, self._entry)
-        entries["key"] = keys[self._stored :]
-        entries["value"] = values[self._stored :]
         with contextlib.suppress(StorageFailure):
             file = self._fs.open_append(self._path)
             try:
                 if file.size != self._stored * self._entry.itemsize:
                     # Bytes of an append that failed half-way, or entries that were cut off since.
                     file.truncate(self._stored * self._entry.itemsize)
-                file.append([entries.tobytes()])
+                file.append([self.as_bytes(self._stored)])
                 self._stored = len(keys)
                 self._file_is_longer = False
             finally:
                 file.close()
+
+    def as_bytes(self, first: int = 0) -> bytes:
+        """The entries from number `first` on, as they are in the file."""
+        keys, values = self._columns
+        count = len(keys)
+        entries = np.empty(count - first, self._entry)
+        entries["key"] = keys[first:count]
+        entries["value"] = values[first:count]
+        return entries.tobytes()
+
+    def after(self, value: int, key: int) -> bytes:
+        """The entries above `value`, as in the file of a segment that begins there, and whose keys begin at `key`."""
+        entries = np.frombuffer(self.as_bytes(bisect_right(self._columns[1], value)), self._entry).copy()
+        entries["key"] -= key
+        entries["value"] -= value
+        return entries.tobytes()
 
     def remove_file(self) -> None:
         """Remove the file, if there is one; the next flush rewrites it. One that cannot be removed is merely stale."""
@@ -245,6 +259,11 @@ class SegmentIndex:
         self._offsets.flush()
         self._times.flush()
 
+    def after(self, offset: int, position: int) -> tuple[bytes, bytes]:
+        """The content of index files of a segment that begins at the batch of `offset`: (offset index, time index)."""
+        relative = offset - self._base_offset
+        return self._offsets.after(position, relative), self._times.after(relative, 0)
+
     def remove_files(self) -> None:
         """Remove both files."""
         self._offsets.remove_file()
@@ -281,6 +300,27 @@ class LogSlice(NamedTuple):
     next_offset: int
     path: str
     position: int
+
+    def verified(self) -> Iterator[tuple[int, LogBatchHeader]]:
+        """Yield (position in the slice, header) of each batch; raise `CorruptData` at one whose checksum is wrong."""
+        for position, header in iter_headers(self.data):
+            try:
+                verify_crc(self.data, position, header)
+            except CorruptData as error:
+                reason = error.message.partition(": ")[2]
+                raise corrupt_batch(self.path, self.position + position, header.base_offset, reason) from error
+            yield position, header
+
+
+class SegmentPart(NamedTuple):
+    """A segment, or its end: offsets (end exclusive), bytes, time of the last batch, and complete index files."""
+
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    last_timestamp_ms: int
+    offset_index: bytes
+    time_index: bytes
 
 
 BatchPlace = tuple[int, int]
@@ -536,6 +576,17 @@ class LogSegment:
             raise corrupt_batch(self.path, position, offset, reason)
         return LogSlice(data[:size], base_offset, offset, self.path, start)
 
+    def position_of(self, offset: int) -> int:
+        """Where the batch that holds `offset` begins in the file. `offset` must be in the segment."""
+        return self._position_of(offset)[0]
+
+    def part_from(self, offset: int) -> SegmentPart:
+        """The batches from the one that begins at `offset` to the end, as a segment of its own."""
+        position = self.position_of(offset)
+        offset_index, time_index = self._loaded_index().after(offset, position)
+        size, end = self.view
+        return SegmentPart(offset, end, size - position, self.last_timestamp_ms(), offset_index, time_index)
+
     def bytes_from(self, offset: int) -> int:
         """How many bytes a reader may find from `offset` on, at most: all of them before the index has been used."""
         view = self.view
@@ -577,6 +628,11 @@ class LogSegment:
         if offset < next_offset:
             position, base_offset = self._position_of(offset)
             yield from scan_headers(self._open_reader(), position, size, base_offset)
+
+    def first_header(self) -> list[LogBatchHeader]:
+        """The header of the first batch; none if the segment is empty."""
+        headers = self.headers_from(self.base_offset)
+        return [header for _, header in islice(headers, 1)]
 
     def last_timestamp_ms(self) -> int:
         """Commit timestamp of the last batch, or -1 when there is none."""

@@ -1,8 +1,9 @@
 """The log of one table bucket: append, sync, read, recover.
 
-Nouns: a `LogTablet` is a sequence of segments; the last one is active. `log_start_offset` is the first offset in the
-log, and `log_end_offset` the offset of the next record. Records below `synced_offset` are durable. Clients may read
-below `high_watermark`, which the caller sets.
+Nouns: a `LogTablet` is a sequence of segments; the last one is active. Older segments may be in a store only: the
+remote log. `local_start_offset` is the first offset in local segments, `log_start_offset` the first one here or in the
+remote log, and `log_end_offset` the offset of the next record. Records below `synced_offset` are durable. Clients may
+read below `high_watermark`, which the caller sets.
 
 Flow of an append: check lengths, checksums and sequences of all batches; give them offsets and one commit timestamp;
 write them with one vectored write, in which only the first bytes of each batch are new; publish. The batches are not
@@ -64,8 +65,8 @@ from forebay.log.recovery import (
     remove_writer_snapshots,
     take_writer_snapshot,
 )
-from forebay.log.scan import corrupt_batch
-from forebay.log.segment import BatchPlace, LogSegment, LogSlice
+from forebay.log.remote import RemoteReads, first_offset
+from forebay.log.segment import BatchPlace, LogSegment, LogSlice, SegmentPart
 from forebay.log.writer_state import WriterBatch, WriterStates
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class LogReads:
         self._unusable: str | None = None
         self._offline = False
         self._last_timestamp_ms = self._find_last_timestamp()
+        self.remote: RemoteReads | None = None
+        """The remote log, if there is one."""
 
     def _find_last_timestamp(self) -> int:
         for segment in reversed(self._segments):
@@ -109,9 +112,14 @@ class LogReads:
         return -1
 
     @property
-    def log_start_offset(self) -> int:
-        """The first offset in the log."""
+    def local_start_offset(self) -> int:
+        """The first offset in local segments."""
         return self._segments[0].base_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that clients find, here or in the remote log."""
+        return first_offset(self.remote, self.local_start_offset)
 
     @property
     def log_end_offset(self) -> int:
@@ -139,6 +147,21 @@ class LogReads:
             SegmentInfo(segment.base_offset, segment.view.next_offset, segment.view.size, segment.last_timestamp_ms())
             for segment in self._segments
         ]
+
+    def closed_parts(self, from_offset: int, upper_offset: int) -> list[SegmentPart]:
+        """The segments behind `from_offset`, where a batch begins, that end at or before `upper_offset`, oldest first.
+
+        Without the active one; of the first, only what is not below `from_offset`. Raises as `read` does.
+        """
+
+        def parts() -> list[SegmentPart]:
+            return [
+                segment.part_from(max(segment.base_offset, from_offset))
+                for segment in self._segments[:-1]
+                if from_offset < segment.view.next_offset <= upper_offset
+            ]
+
+        return self._consistently(parts)
 
     def _require_usable(self) -> None:
         if self._unusable is not None:
@@ -170,7 +193,7 @@ class LogReads:
         """
         piece = self._consistently(lambda: self._read(from_offset, max(max_bytes, 0), upper_offset, min_one_batch))
         if piece.base_offset < self._found_end:
-            for _ in _verified(piece):
+            for _ in piece.verified():
                 pass
         return piece
 
@@ -199,10 +222,17 @@ class LogReads:
         return _segment_of(segments, from_offset).bytes_from(from_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int | None = None) -> int | None:
-        """Base offset of the first batch committed at `timestamp_ms` or later; None when there is none.
+        """Base offset of the first batch committed at `timestamp_ms` or later, here or in the remote log; None when
+        there is none.
 
-        Only batches that end below `upper_offset` count (None: all).
+        Only batches that end below `upper_offset` count (None: all). Raises as `RemoteReads` does.
         """
+        start = self.local_start_offset
+        if self.remote is not None and self.log_start_offset < start:
+            upper = start if upper_offset is None else min(start, upper_offset)
+            found = self.remote.offset_for_timestamp(timestamp_ms, upper)
+            if found is not None:
+                return found
         return self._consistently(lambda: self._offset_for_timestamp(timestamp_ms, upper_offset))
 
     def _offset_for_timestamp(self, timestamp_ms: int, upper_offset: int | None) -> int | None:
@@ -218,20 +248,31 @@ class LogReads:
                 low = middle + 1
         return segments[low].find_timestamp(timestamp_ms, upper)
 
+    def has_old_active(self, horizon_ms: int) -> bool:
+        """Return whether the active segment has a record that was committed before `horizon_ms`."""
+        active = self._segments[-1]
+        return self._consistently(lambda: any(h.commit_timestamp_ms < horizon_ms for h in active.first_header()))
+
     def iterate_batches(
         self, from_offset: int, to_offset: int | None = None
     ) -> Iterator[tuple[LogBatchHeader, memoryview]]:
         """Yield (header, bytes) of each batch from the one that holds `from_offset` on, all below `to_offset`.
 
-        Memory is bounded by `LogConfig.scan_bytes` or the largest batch. Checksums are verified. `to_offset` None means
-        the end of the log at the time of the call. Raises as `read` does.
+        Begins in the remote log if local segments begin later. Memory is bounded by `LogConfig.scan_bytes` or the
+        largest batch. Checksums are verified. `to_offset` None means the end of the log at the time of the call. Raises
+        as `read` and `RemoteReads` do.
         """
         end = self._log_end_offset if to_offset is None else to_offset
+        start = self.local_start_offset
+        if self.remote is not None and self.log_start_offset <= from_offset < start:
+            for header, data in self.remote.iterate_batches(from_offset, min(start, end)):
+                yield header, data
+                from_offset = header.next_offset
         while True:
             piece = self._consistently(partial(self._read, from_offset, self.config.scan_bytes, end, True))
             if piece.next_offset == from_offset:
                 return
-            for position, header in _verified(piece):
+            for position, header in piece.verified():
                 yield header, piece.data[position : position + header.size_bytes]
             from_offset = piece.next_offset
 
@@ -252,17 +293,6 @@ class LogReads:
                 continue
             if version == self._version:
                 return result
-
-
-def _verified(piece: LogSlice) -> Iterator[tuple[int, LogBatchHeader]]:
-    """Yield (position in the slice, header) of each batch; raise `CorruptData` at one whose checksum is wrong."""
-    for position, header in iter_headers(piece.data):
-        try:
-            verify_crc(piece.data, position, header)
-        except CorruptData as error:
-            reason = error.message.partition(": ")[2]
-            raise corrupt_batch(piece.path, piece.position + position, header.base_offset, reason) from error
-        yield position, header
 
 
 def _segment_of(segments: tuple[LogSegment, ...], offset: int) -> LogSegment:
@@ -387,7 +417,7 @@ class LogTablet(LogReads):
         self._fs = fs
         self._clock = clock
         self._synced_offset = self._log_end_offset
-        self._high_watermark = self.log_start_offset
+        self._high_watermark = self.local_start_offset
         self._watermark_lock = threads.lock()
         self.watermark_limit: int | None = None
         """Clients do not read beyond this offset, whatever is in the log. Never lowered below the high watermark."""
@@ -435,7 +465,7 @@ class LogTablet(LogReads):
             tablet._marks.begin(tablet._log_end_offset)
             tablet.keep_writers(kept_writers)
             tablet._rebuild_writers(report)
-            tablet._high_watermark = min(max(high_watermark, tablet.log_start_offset), tablet._log_end_offset)
+            tablet._high_watermark = min(max(high_watermark, tablet.local_start_offset), tablet._log_end_offset)
             if report.replayed_batches >= _REPLAYED_BATCHES_WORTH_A_SNAPSHOT:
                 tablet.snapshot_writers()
         except BaseException:
@@ -457,9 +487,9 @@ class LogTablet(LogReads):
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
-        if not self.log_start_offset <= offset <= self._log_end_offset:
+        if not self.local_start_offset <= offset <= self._log_end_offset:
             raise InternalError(
-                f"high watermark {offset} is outside {self.folder}: {self.log_start_offset} to {self._log_end_offset}"
+                f"high watermark {offset} is outside {self.folder}: {self.local_start_offset} to {self._log_end_offset}"
             )
         self._high_watermark = offset
 
@@ -751,7 +781,7 @@ class LogTablet(LogReads):
         """
         with self._append_lock, self._sync_lock:
             self._require_usable()
-            if offset < self.log_start_offset:
+            if offset < self.local_start_offset:
                 self._cut(lambda: self._restart_at(offset), lowers_end=True)
             elif offset < self._log_end_offset:
                 self._cut(lambda: self._truncate(offset), lowers_end=True)
@@ -772,7 +802,7 @@ class LogTablet(LogReads):
             self._cut(lambda: self._drop(self._segments[:count], self._segments[count:]))
             for start in noted_starts(self._fs, self.folder)[:-1]:
                 self._fs.remove(names.offset_file(self.folder, start, names.LOG_START_SUFFIX))
-            self.raise_high_watermark(self.log_start_offset)
+            self.raise_high_watermark(self.local_start_offset)
             return count
 
     def _snapshot_covers(self, offset: int) -> bool:
@@ -817,7 +847,7 @@ class LogTablet(LogReads):
     def _restart_at(self, offset: int) -> None:
         # Each step leaves a log that recovery accepts: see docs/format/log_segment.md.
         remove_writer_snapshots(self._fs, self.folder)
-        self._truncate(self.log_start_offset)
+        self._truncate(self.local_start_offset)
         only = self._segments[-1]
         if only.base_offset == offset:
             return
@@ -842,7 +872,7 @@ class LogTablet(LogReads):
         self._log_end_offset = end
         self._synced_offset = min(self._synced_offset, end)
         with self._watermark_lock:
-            self._high_watermark = min(max(self._high_watermark, self.log_start_offset), end)
+            self._high_watermark = min(max(self._high_watermark, self.local_start_offset), end)
         self._last_timestamp_ms = self._find_last_timestamp()
         self._rebuild_writers(RecoveryReport(clean=True))
 
@@ -868,6 +898,12 @@ class LogTablet(LogReads):
                 self.config.writer_snapshots_retained,
                 self._synced_offset,
             )
+
+    def writer_snapshot(self, end_offset: int) -> bytes | None:
+        """The file with the state of the writers behind `end_offset`; None if there is none."""
+        with contextlib.suppress(FileMissing):
+            return self._fs.read_bytes(names.writer_snapshot_file(self.folder, end_offset))
+        return None
 
     def keep_writers(self, writer_ids: Collection[int]) -> None:
         """Never forget these writers, instead of any set before: their sequences show how far a transaction came."""

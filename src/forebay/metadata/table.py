@@ -342,6 +342,15 @@ class TableInfo:
         """Whether the table is tiered into a lake. Where that is: `lake_options`."""
         return self.descriptor.lake_enabled
 
+    @property
+    def log_expires(self) -> bool:
+        """Whether `table.log.ttl` removes records.
+
+        Clients without ScanKv rebuild a primary-key table's rows from the whole changelog, so that of a table without a
+        lake only expires if the table sets `table.log.ttl` itself.
+        """
+        return not self.has_primary_key or self.lake_enabled or "table.log.ttl" in self.descriptor.properties
+
     def lake_options(self) -> dict[str, str]:
         """Return the options of the lake that a lake table is in, as `forebay.lake.formats.create_lake_storage` takes
         them.

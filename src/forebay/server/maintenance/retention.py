@@ -93,7 +93,7 @@ class LogRetention:
 
     def _is_worth_a_look(self, info: TableInfo, bucket: TableBucket) -> bool:
         """Return whether a segment may have expired. A closed bucket does not grow, so it is not opened needlessly."""
-        if info.has_primary_key and not (info.lake_enabled or _TTL in info.descriptor.properties):
+        if not info.log_expires:
             return False
         if self._replicas.opened(bucket) is not None:
             return True
@@ -113,7 +113,7 @@ class LogRetention:
         log = replica.log
         self._end_old_segment(replica)
         start = self._expired_until(replica)
-        if start <= log.log_start_offset:
+        if start <= log.local_start_offset:
             return 0
         needed_from = replica.release_changelog(start)
         # That may take long, and the table may have been altered meanwhile: to keep its records longer, or for a lake.
@@ -124,17 +124,14 @@ class LogRetention:
                 count,
                 replica.table.info.path,
                 replica.bucket,
-                log.log_start_offset,
+                log.local_start_offset,
             )
         return count
 
     def _end_old_segment(self, replica: BucketReplica) -> None:
         """Let the next append begin a segment if the active one has a record that is older than the time to live."""
-        log = replica.log
-        active = log.segments()[-1]
-        recent = log.offset_for_timestamp(self._horizon_ms(replica.table.info))
-        if active.size_bytes and (recent is None or recent > active.base_offset):
-            log.roll()
+        if replica.log.has_old_active(self._horizon_ms(replica.table.info)):
+            replica.log.roll()
 
     def _expired_until(self, replica: BucketReplica) -> int:
         """The beginning of the first segment that has to stay, as the table is now."""
