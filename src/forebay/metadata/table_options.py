@@ -94,7 +94,6 @@ TABLE_OPTIONS: dict[str, Option] = by_name(
 )
 
 _UNSERVED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("table.log.local-ttl", lambda _: True, "expiry of local log segments"),
     ("table.datalake.historical-partition.enabled", lambda value: value is True, "historical partitions"),
 )
 

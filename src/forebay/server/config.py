@@ -225,7 +225,19 @@ SETTINGS: dict[str, Option] = by_name(
             "remote.log.task-interval-duration",
             milliseconds,
             "1 min",
-            "how often log segments older than 'table.log.ttl' are deleted",
+            "how often log segments are copied to the store, and those older than 'table.log.ttl' deleted",
+        ),
+        Option(
+            "remote.log.task-max-upload-segments",
+            positive,
+            "5",
+            "maximum number of segments of a bucket that are copied to the store each time",
+        ),
+        Option(
+            "remote.log.index-file-cache-size",
+            size,
+            "64mb",
+            "maximum memory for indexes of log segments that are only in the store",
         ),
         Option(
             "datalake.enabled",
@@ -257,6 +269,12 @@ SETTINGS: dict[str, Option] = by_name(
             milliseconds,
             "0 s",
             "how long the store may get nothing before a standby takes over by itself; 0: none does",
+        ),
+        Option(
+            "store.segment-age",
+            milliseconds,
+            "1 h",
+            "log segments with an older record are closed, and copied to the store, even if they are not full",
         ),
         Option("store.interval", milliseconds, "1 s", "how far the store may be behind the data directory"),
         Option("tablet-server.id", integer, "0", "the number of this server"),

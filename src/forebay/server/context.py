@@ -34,6 +34,7 @@ from forebay.server.lake.lake_tiering import TieringManager
 from forebay.server.metadata.catalog import Descriptions, LiveTable, TableCatalog, buckets_of
 from forebay.server.metadata.lake_tables import LakeTables
 from forebay.server.metadata_store import MetadataStore
+from forebay.server.remote_log.remote_logs import RemoteLogs
 from forebay.server.storage.log_epochs import LogEpochs
 from forebay.server.storage.progress_notifier import ProgressNotifier
 from forebay.server.storage.replica import BucketReplica
@@ -79,6 +80,8 @@ class ServerContext:
     epochs: LogEpochs
     gate: AnswerGate | None = None
     """What holds answers back until they are in the store, if anything does."""
+    remote_logs: RemoteLogs | None = None
+    """Log segments in the store, if there is one."""
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) addresses by listener."""
     connections: Connections | None = None
@@ -136,13 +139,7 @@ class ServerContext:
     async def in_io(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a function that reads files. It has ended, or never begins, when this returns, even after a cancellation:
         its resources may be released then."""
-        work = self._reads.submit(function, *arguments)
-        try:
-            return await asyncio.wrap_future(work)
-        except asyncio.CancelledError:
-            if not work.cancel():
-                await _end_of(work)
-            raise
+        return await to_its_end(self._reads.submit(function, *arguments))
 
     def stage_turn(self, transaction_id: int, attempt: str) -> asyncio.Lock:
         """The turns of the requests of one attempt, in order of arrival: `async with context.stage_turn(...)`."""
@@ -249,6 +246,16 @@ class ServerContext:
     def _end_opened(self, opening: asyncio.Future[BucketReplica]) -> None:
         if not opening.cancelled() and opening.exception() is None:
             self.replicas.end(opening.result())
+
+
+async def to_its_end(work: Future[T]) -> T:
+    """The result of work in a thread. It has ended, or never begins, when this returns, even after a cancellation."""
+    try:
+        return await asyncio.wrap_future(work)
+    except asyncio.CancelledError:
+        if not work.cancel():
+            await _end_of(work)
+        raise
 
 
 async def _end_of(work: Future[Any]) -> None:

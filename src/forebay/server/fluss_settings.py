@@ -59,7 +59,6 @@ _NO_EFFECT_NAMES = """
     recovery.zookeeper.client.connection-timeout recovery.zookeeper.client.max-retry-attempts
     recovery.zookeeper.client.retry-wait recovery.zookeeper.client.session-timeout
     remote.fs.write-buffer-size remote.log-manager.thread-pool-size remote.log.data-transfer-thread-num
-    remote.log.index-file-cache-size remote.log.task-max-upload-segments
     security.acl.principal.ignore-case
     server.background.threads server.buffer.memory-size server.buffer.page-size
     server.buffer.per-request-memory-size server.buffer.wait-timeout server.data-disk.check-interval

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ from forebay.protocol.listeners import (
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
-from forebay.server.context import HANDLERS, LakeParts, ServerContext
+from forebay.server.context import HANDLERS, LakeParts, ServerContext, to_its_end
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.flow.request_limits import RequestLimits
@@ -59,6 +60,9 @@ from forebay.server.metadata_store import (
     LocalDatabaseFile,
     MetadataStore,
 )
+from forebay.server.remote_log.remote_log import SegmentReaders
+from forebay.server.remote_log.remote_logs import RemoteLogs
+from forebay.server.remote_log.tiering import LogTiering, TieringSettings
 from forebay.server.storage.log_epochs import LogEpochs, begin_epoch_if_needed
 from forebay.server.storage.progress_notifier import ProgressNotifier
 from forebay.server.storage.replicas import ReplicaManager, refuse_rocksdb
@@ -89,6 +93,8 @@ _DRAIN_SECONDS = 5.0
 """How long a stopping server waits for requests in flight."""
 _PRODUCERS_SECONDS = 3600.0
 """How often expired producer offsets are removed; registering others removes them, too."""
+_STORED_SECONDS = 60.0
+"""How long the deletion of objects waits for the journal before it is left for the next time."""
 _ENDS_SECONDS = 0.2
 """How often the ends of logs are made durable while they change. After a power failure, damage of what was synced
 earlier is distinguished from a torn write."""
@@ -157,6 +163,7 @@ class ForebayServer:
         self._executors: list[Executor] = []
         self._monitoring: Monitoring | None = None
         self._journal: ServerJournal | None = None
+        self._tiering: LogTiering | None = None
 
     @property
     def context(self) -> ServerContext:
@@ -266,6 +273,7 @@ class ForebayServer:
         if journal is not None:
             journal.begin(store)
         gate = None if journal is None else journal.open_gate(asyncio.get_running_loop())
+        remote_logs = None if journal is None else self._remote_logs(journal.store, store)
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
         refuse_rocksdb(injected.fs, data_dir, catalog.tables())  # before anything of the last shutdown is changed
@@ -295,6 +303,7 @@ class ForebayServer:
             counters=counters,
             noted=None if journal is None else journal.feed.marks,
             stored_end=journal.stored_end if journal is not None and journal.is_awaited else None,
+            remote_log=None if remote_logs is None else remote_logs.log,
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         self._context = ServerContext(
@@ -318,11 +327,21 @@ class ForebayServer:
             counters,
             epochs,
             gate,
+            remote_logs,
         )
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
-        if journal is not None:
+        if journal is not None and remote_logs is not None:
             self._start_journal(journal, replicas)
+            self._tiering = LogTiering(
+                remote_logs,
+                replicas,
+                lake.snapshots,
+                TieringSettings(config.value("store.segment-age"), config.value("remote.log.task-max-upload-segments")),
+                stored_end=journal.stored_end,
+                wait_until_stored=partial(journal.wait_until_stored, _STORED_SECONDS),
+                clock=injected.clock,
+            )
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
         io.submit(transactions.finish_decided)
 
@@ -347,6 +366,11 @@ class ForebayServer:
             clock=injected.clock,
             ids=injected.ids,
         )
+
+    def _remote_logs(self, store: ObjectStore, metadata: MetadataStore) -> RemoteLogs:
+        cache_bytes = self.config.value("remote.log.index-file-cache-size")
+        readers = SegmentReaders(store, self.config.log_config, cache_bytes)
+        return RemoteLogs(metadata, readers, self._injected.clock, self._injected.ids)
 
     def _start_journal(self, journal: ServerJournal, replicas: ReplicaManager) -> None:
         loop = asyncio.get_running_loop()
@@ -484,6 +508,10 @@ class ForebayServer:
         every(_PRODUCERS_SECONDS, lambda: context.store.expire_producer_offsets(context.clock.now_ms()))
         retention = LogRetention(replicas, context.catalog, context.lake.snapshots, context.clock)
         every(config.seconds("remote.log.task-interval-duration"), retention.run)
+        if self._tiering is not None:
+            # In a thread of its own: it may copy for minutes.
+            pool = self._executor("forebay-log-tiering", 1)
+            every(config.seconds("remote.log.task-interval-duration"), self._tiering.run, pool=pool)
         self._upkeep.append(asyncio.create_task(self._auto_partition(config.seconds("auto-partition.check.interval"))))
         self._upkeep.append(asyncio.create_task(self._close_idle_connections()))
 
@@ -496,7 +524,13 @@ class ForebayServer:
                 _LOGGER.exception("automatic partitions failed and will be retried")
             await asyncio.sleep(seconds)
 
-    def _every(self, seconds: float, work: Callable[[], object], is_due: Callable[[], bool] = lambda: True) -> None:
+    def _every(
+        self,
+        seconds: float,
+        work: Callable[[], object],
+        is_due: Callable[[], bool] = lambda: True,
+        pool: Executor | None = None,
+    ) -> None:
         """Run `work` in a thread every `seconds`, if it is due; a failure is logged and does not end the loop."""
 
         async def repeat() -> None:
@@ -505,7 +539,7 @@ class ForebayServer:
                 if not is_due():
                     continue
                 try:
-                    await self.context.in_io(work)
+                    await (self.context.in_io(work) if pool is None else to_its_end(pool.submit(work)))
                 except ForebayError as e:
                     _LOGGER.error("maintenance failed and will be retried: %s", e)
                 except Exception:
@@ -528,6 +562,9 @@ class ForebayServer:
         If something cannot be closed, the rest is closed all the same, and the data directory is unlocked; the error is
         raised afterwards.
         """
+        tiering, self._tiering = self._tiering, None
+        if tiering is not None:
+            tiering.stop()
         upkeep, self._upkeep = self._upkeep, []
         for task in upkeep:
             task.cancel()

@@ -18,6 +18,7 @@ from forebay.codec.arrow.arrow_message import Projection
 from forebay.codec.filters import BoundPredicate
 from forebay.codec.log.header import iter_headers
 from forebay.codec.log.statistics import StatisticsFilter
+from forebay.log.remote import RemoteFetch
 from forebay.log.tablet import EARLIEST_OFFSET
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import LogFormat
@@ -83,6 +84,8 @@ class _BucketFetch:
     """The epoch that the offset belongs to; empty if the client does not know one."""
     end_epoch: str = ""
     """The epoch of the offset behind the data."""
+    remote: RemoteFetch | None = None
+    """What the client has to read in the store, in place of data."""
     is_unwritten: bool = False
     """Whether the bucket had no log when it was checked, so it need not be opened."""
 
@@ -214,7 +217,7 @@ def _is_answerable(fetches: list[_BucketFetch], min_bytes: int) -> bool:
     for fetch in fetches:
         if isinstance(fetch.error, ForebayError) and fetch.error.code in _RETRIABLE_WITHOUT_HURRY:
             continue
-        if fetch.error is not None or fetch.filtered_end_offset is not None:
+        if fetch.error is not None or fetch.filtered_end_offset is not None or fetch.remote is not None:
             return True
         total += fetch.size
     return total >= min_bytes
@@ -235,7 +238,7 @@ async def _read_group(
     unread: dict[TableBucket, _BucketFetch] = {}
 
     def begin(fetch: _BucketFetch) -> None:
-        fetch.data, fetch.size, fetch.error, fetch.filtered_end_offset = (), 0, None, None
+        fetch.data, fetch.size, fetch.error, fetch.filtered_end_offset, fetch.remote = (), 0, None, None, None
         replicas, bucket = context.replicas, fetch.bucket
         parked = replicas.parked(bucket)
         if parked is not None and fetch.offset == parked.end_offset:
@@ -296,6 +299,11 @@ def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, m
     fetch.high_watermark = log.high_watermark
     fetch.log_start_offset = log.log_start_offset
     projection, bound = _prepared(fetch.table, replica.table)
+    offset = fetch.log_start_offset if fetch.offset == EARLIEST_OFFSET else fetch.offset
+    if log.remote is not None and offset < log.local_start_offset:
+        fetch.remote = log.remote.fetch(offset)
+        if fetch.remote is not None:
+            return fetch.remote.segments[-1].end_offset
     if bytes_max <= 0 and not min_one_batch:
         log.read(fetch.offset, 0, fetch.high_watermark, min_one_batch=False)  # still reports an offset out of range
         return fetch.offset
@@ -380,6 +388,20 @@ def _bound_filter(fetch: _TableFetch, table: LiveTable) -> BoundPredicate | None
     return usable_filter(table, fetch.filter_message, fetch.filter_schema_id or info.schema_id)
 
 
+def _put_remote(info: Any, remote: RemoteFetch, partition: str | None) -> None:
+    info.remote_log_tablet_dir, info.first_start_pos = remote.folder, remote.first_position
+    if partition is not None:
+        info.partition_name = partition
+    for each in remote.segments:
+        info.remote_log_segments.add(
+            remote_log_segment_id=each.segment_id,
+            remote_log_start_offset=each.start_offset,
+            remote_log_end_offset=each.end_offset,
+            segment_size_in_bytes=each.size_bytes,
+            max_timestamp=each.max_timestamp_ms,
+        )
+
+
 async def _answer(context: ServerContext, fetches: list[_BucketFetch], epoch: str | None) -> Answer:
     response = pb.FetchLogResponse(log_epoch=epoch)
     payloads: list[Buffer] = []
@@ -402,6 +424,9 @@ async def _answer(context: ServerContext, fetches: list[_BucketFetch], epoch: st
             answer.filtered_end_offset = fetch.filtered_end_offset
         if (replica := context.replicas.opened(bucket)) is not None:
             replica.counters.bytes_out += fetch.size
+        if fetch.remote is not None:
+            _put_remote(answer.remote_log_fetch_info, fetch.remote, context.replicas.physical_path(bucket).partition)
+            return
         answer.records = b""
         payloads.append(fetch.data[0] if len(fetch.data) == 1 else b"".join(fetch.data))
 

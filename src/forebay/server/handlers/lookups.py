@@ -301,6 +301,13 @@ def _last_batches(log: LogTablet, limit: int, bytes_max: int) -> Sequence[Buffer
     offset = max(log.log_start_offset, end - limit)
     pieces: list[Buffer] = []
     left = bytes_max
+    if offset < log.local_start_offset:
+        for header, data in log.iterate_batches(offset, log.local_start_offset):
+            left -= len(data)
+            pieces.append(data)
+            offset = header.next_offset
+            if left < 0:
+                break
     while offset < end and left >= 0:
         piece = log.read(offset, bytes_max, end)
         left -= len(piece.data)

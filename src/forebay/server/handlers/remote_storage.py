@@ -1,7 +1,7 @@
 """KV snapshots, their leases, and the remote log: what a Fluss cluster keeps in remote storage.
 
-There are no downloadable KV snapshots here (state is read by ScanKv, or from the changelog) and no remote log; the
-responses are those of a cluster that has none so far.
+There are no downloadable KV snapshots here (state is read by ScanKv, or from the changelog); the responses are those of
+a cluster that has none so far. Log segments are in remote storage if the server has a store.
 """
 
 from __future__ import annotations
@@ -69,9 +69,23 @@ def list_kv_snapshots(_context: ServerContext, call: ServerCall) -> Message:
 
 
 @serves(ApiKey.LIST_REMOTE_LOG_MANIFESTS)
-def list_remote_log_manifests(_context: ServerContext, _call: ServerCall) -> Message:
-    """Return no manifests: there is no remote log."""
-    return pb.ListRemoteLogManifestsResponse()
+def list_remote_log_manifests(context: ServerContext, call: ServerCall) -> Message:
+    """Return the manifests of a table's or partition's buckets that have log segments in the store."""
+    response = pb.ListRemoteLogManifestsResponse()
+    logs = context.remote_logs
+    if logs is None:
+        return response
+    table_id, partition, ends = call.message.table_id, partition_id_of(call.message), logs.ends()
+    for bucket, manifest in logs.known().items():
+        if (bucket.table_id, bucket.partition_id) != (table_id, partition) or bucket not in ends:
+            continue
+        entry = response.manifests.add(
+            remote_log_manifest_path=f"{logs.location}/{manifest}", remote_log_end_offset=ends[bucket]
+        )
+        entry.table_bucket.table_id, entry.table_bucket.bucket_id = bucket.table_id, bucket.bucket
+        if bucket.partition_id is not None:
+            entry.table_bucket.partition_id = bucket.partition_id
+    return response
 
 
 @serves(ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE)

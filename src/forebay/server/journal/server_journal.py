@@ -85,9 +85,10 @@ class ServerJournal:
     ) -> None:
         """For `take_over` only."""
         self.feed = JournalFeed(clock)
+        self.store = store
         self.is_fenced = False
         """Whether another server has taken over."""
-        self._store, self._fs, self._data_dir = store, fs, data_dir
+        self._fs, self._data_dir = fs, data_dir
         self._settings, self._clock, self._ids = settings, clock, ids
         self._state_file = names.join(data_dir, _STATE_FILE)
         self._state = _State("")
@@ -131,9 +132,9 @@ class ServerJournal:
 
     def _restored(self, directory: DataDirectory, store_id: bytes, log_config: LogConfig) -> _State:
         """Repeat the whole journal in a new data directory."""
-        follower = JournalFollower(self._fs, directory, self._store, store_id, log_config=log_config, clock=self._clock)
+        follower = JournalFollower(self._fs, directory, self.store, store_id, log_config=log_config, clock=self._clock)
         follower.follow()
-        at, where = follower.cursor, self._store.location
+        at, where = follower.cursor, self.store.location
         if at.number:
             _LOGGER.info("the data directory is at object %d of the journal in %s", at.number, where)
             follower.finish(f"the data directory was made from the journal in {where}")
@@ -144,7 +145,7 @@ class ServerJournal:
 
     def _become_writer(self, store_id: bytes) -> None:
         state = self._state
-        cursor = JournalCursor(self._store, store_id, state.number, state.seal, state.epoch)
+        cursor = JournalCursor(self.store, store_id, state.number, state.seal, state.epoch)
         own = bytes.fromhex(self._ids.token_hex())
         # The writer is remembered before it writes: its fence must not be taken for another server's after a crash.
         state.writers = [*state.writers[-1:], own.hex()]
@@ -155,7 +156,7 @@ class ServerJournal:
             while (found := cursor.next()) is not None:
                 if found.footer.identity.writer.hex() not in state.writers:
                     raise Conflict(
-                        f"another server has taken over the store {self._store.location} (object {cursor.number} of "
+                        f"another server has taken over the store {self.store.location} (object {cursor.number} of "
                         f"its journal), and {self._data_dir} may have what the store lacks. Start with a new data "
                         "directory, which is made from the store"
                     )

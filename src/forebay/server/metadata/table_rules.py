@@ -222,6 +222,11 @@ def _check_formats(descriptor: TableDescriptor) -> None:
     segments = descriptor.option("table.log.tiered.local-segments")
     if segments < 1:
         raise _invalid_config(f"'table.log.tiered.local-segments' must be at least 1, not {segments}")
+    local_ttl, ttl = descriptor.option("table.log.local-ttl"), descriptor.option("table.log.ttl")
+    if local_ttl is not None and local_ttl > ttl > 0:
+        raise _invalid_config(
+            f"'table.log.local-ttl' must not be longer than 'table.log.ttl': {local_ttl} ms and {ttl} ms"
+        )
     if descriptor.has_primary_key:
         if descriptor.kv_format is KvFormat.COMPACTED and descriptor.log_format is LogFormat.INDEXED:
             raise _invalid_config("a primary-key table of kv format COMPACTED needs log format ARROW or COMPACTED")

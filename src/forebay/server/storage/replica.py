@@ -32,6 +32,7 @@ from forebay.codec.log.header import seal_as
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import KvEngine
 from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
+from forebay.log.remote import RemoteReads, first_offset
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.metadata.table_options import LogFormat
@@ -61,11 +62,17 @@ class ParkedBucket:
     """The known state of a bucket that was closed cleanly and has not changed since."""
 
     kv_folder: KvFolder | None
-    log_start_offset: int
+    local_start_offset: int
+    remote: RemoteReads | None
     end_offset: int | None
     """The offset at which readers have read everything; None if the log holds records that are not visible yet."""
     expirable_ms: int | None
     """The append time of the newest record of the first segment, if it has any."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that clients find."""
+        return first_offset(self.remote, self.local_start_offset)
 
 
 class BucketReplica:
@@ -458,6 +465,10 @@ class BucketReplica:
                 self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
             return self._kv_folder.retained_offset
 
+    def changelog_needed_from(self) -> int:
+        """The offset from which the key-value state needs the changelog, if it has to be restored."""
+        return self.log.log_end_offset if self._kv_folder is None else self._kv_folder.retained_offset
+
     @blocking
     def clean_state(self) -> bool:
         """Remove deleted and superseded rows from the files of the state, and write a checkpoint without them.
@@ -485,7 +496,8 @@ class BucketReplica:
         end = self.log.high_watermark
         return ParkedBucket(
             self._kv_folder,
-            self.log.log_start_offset,
+            self.log.local_start_offset,
+            self.log.remote,
             end if end == self.log.log_end_offset else None,
             segments[0].last_timestamp_ms if segments[0].size_bytes else None,
         )

@@ -34,6 +34,7 @@ from forebay.kv.tablet import KvTablet
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.log.log_ends import EndMarks, LogEnds, StoredMarks
+from forebay.log.remote import RemoteReads
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.counters import ServerCounters
@@ -131,10 +132,12 @@ class ReplicaManager:
         counters: ServerCounters | None = None,
         noted: Callable[[TableBucket, EndMarks], EndMarks] | None = None,
         stored_end: Callable[[TableBucket], int] | None = None,
+        remote_log: Callable[[TableBucket, PhysicalTablePath], RemoteReads] | None = None,
     ) -> None:
         """`open_max`: buckets that stay open while unused. `checkpoint_records`: changelog records that trigger a
         checkpoint. `engine_factory` replaces the library engines (for tests). `noted`: for a journal, marks that it
-        notes, too. `stored_end`: clients read a log up to this offset, which `stored` moves."""
+        notes, too. `stored_end`: clients read a log up to this offset, which `stored` moves. `remote_log`: the part of
+        a log that is in a store."""
         self._fs = fs
         self._directory = data_directory
         self._catalog = catalog
@@ -148,6 +151,7 @@ class ReplicaManager:
         self._engine_factory = engine_factory
         self._noted = noted
         self._stored_end = stored_end
+        self._remote_log = remote_log
         self._witnesses = witnesses
         self._clock = clock
         self._write_scheduler = WriteScheduler(writers, clock, counters)
@@ -387,6 +391,7 @@ class ReplicaManager:
         kv: KvTablet | None = None
         folder: KvFolder | None = None
         try:
+            self._attach_remote(log, bucket, path)
             is_unsaved = self._epochs.opened(bucket, log.log_end_offset, self._high_watermarks.get(bucket, 0))
             if table.info.has_primary_key:
                 folder = KvFolder(self._fs, _kv_folder(self._directory.path, bucket, table))
@@ -400,7 +405,7 @@ class ReplicaManager:
         if self._stored_end is None:
             log.high_watermark = end
         else:
-            log.watermark_limit = max(self._stored_end(bucket), log.log_start_offset)
+            log.watermark_limit = max(self._stored_end(bucket), log.local_start_offset)
             log.raise_high_watermark(end)
         before_write = self._epochs.save if is_unsaved else None
         replica = BucketReplica(
@@ -414,6 +419,22 @@ class ReplicaManager:
                     replica.close()
                 raise
         return replica
+
+    def _attach_remote(self, log: LogTablet, bucket: TableBucket, path: PhysicalTablePath) -> None:
+        if self._remote_log is None:
+            return
+        log.remote = self._remote_log(bucket, path)
+        offsets = log.remote.offsets
+        if offsets is not None and offsets[1] > log.log_end_offset:
+            raise CorruptData(
+                f"{log.folder} ends at offset {log.log_end_offset}, and the store has its records up to offset "
+                f"{offsets[1]}: the disk has lost some. Start with a new data directory, which is made from the store",
+                ErrorCode.LOG_STORAGE_EXCEPTION,
+            )
+
+    def physical_path(self, bucket: TableBucket) -> PhysicalTablePath:
+        """The names of a bucket's table and partition. Raises as `table_of` does."""
+        return _physical_path(bucket, self.table_of(bucket))
 
     def _known_end(self, bucket: TableBucket, log_folder: str) -> StoredMarks | None:
         """Return the marks of a log's end that an earlier process stored, without those that prove nothing now."""

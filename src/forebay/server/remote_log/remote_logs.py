@@ -1,0 +1,191 @@
+"""All remote logs of a server: their lists in the metadata, their objects in the store.
+
+An object is on the list of doomed objects from before it is created until a transaction of the metadata names it, and
+from the transaction that no longer does. So every object is named somewhere at any time, whatever crashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from forebay.base import threads
+from forebay.base.ambient import Clock, IdSource
+from forebay.log.remote import RemoteSegment
+from forebay.log.segment import SegmentPart
+from forebay.metadata.table import PhysicalTablePath, TableBucket
+from forebay.server.metadata_store import MetadataStore, StoredRemoteSegment
+from forebay.server.remote_log.manifest import (
+    encode_manifest,
+    manifest_name,
+    new_id,
+    tablet_name,
+    tablet_of_manifest,
+)
+from forebay.server.remote_log.remote_log import RemoteLog, SegmentReaders
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_UPLOAD_MS = 24 * 3600 * 1000
+"""After this time an object that was to be created, and that no segment names, is deleted."""
+_READERS_MS = 3600 * 1000
+"""How long an object stays that is not needed any more: for readers that know its name, and for a standby."""
+_DELETED_AT_ONCE = 1000
+
+
+class SegmentUpload(NamedTuple):
+    """A segment to copy."""
+
+    part: SegmentPart
+    batches: Iterable[Buffer]
+    writers: bytes | None
+    """The writer snapshot at its end, if there is one."""
+
+
+class RemoteLogs:
+    """The remote logs of a server. `log` may be called in any thread, the rest in one."""
+
+    def __init__(self, metadata: MetadataStore, readers: SegmentReaders, clock: Clock, ids: IdSource) -> None:
+        self._metadata, self._readers, self._store = metadata, readers, readers.store
+        self._clock, self._ids = clock, ids
+        self._lock = threads.lock()
+        self._manifests = metadata.remote_logs()
+        self._ends = metadata.remote_ends()
+        self._logs: dict[TableBucket, RemoteLog] = {}
+        """Of buckets that were asked for."""
+
+    @property
+    def location(self) -> str:
+        """The path or URI of the store."""
+        return self._store.location
+
+    def log(self, bucket: TableBucket, table: PhysicalTablePath) -> RemoteLog:
+        """The remote log of a bucket, which may have no segment yet. Any thread."""
+        with self._lock:
+            log = self._logs.get(bucket)
+            if log is None:
+                segments = (
+                    [_segment(each) for each in self._metadata.remote_segments(bucket)]
+                    if bucket in self._manifests
+                    else []
+                )
+                log = self._logs[bucket] = RemoteLog(tablet_name(table, bucket), segments, self._readers)
+            return log
+
+    def known(self) -> dict[TableBucket, str]:
+        """The buckets that have segments in the store, each with the name of its manifest."""
+        with self._lock:
+            return dict(self._manifests)
+
+    def ends(self) -> dict[TableBucket, int]:
+        """The end offset of each bucket that has segments in the store."""
+        with self._lock:
+            return dict(self._ends)
+
+    # ---- changes ----------------------------------------------------------------------------------------------------
+
+    def add(self, bucket: TableBucket, table: PhysicalTablePath, uploads: Sequence[SegmentUpload]) -> None:
+        """Create the objects of segments that continue the remote log of a bucket, and list them.
+
+        Earlier segments leave the list if these do not continue them. Raises `StorageFailure`, with nothing listed.
+        """
+        log = self.log(bucket, table)
+        new = [_new_segment(upload.part, new_id(self._ids)) for upload in uploads]
+        kept = log.segments if not log.segments or log.segments[-1].end_offset == new[0].start_offset else ()
+        manifest = manifest_name(log.tablet, new_id(self._ids))
+        created = [manifest, *(name for segment in new for name in segment.objects(log.tablet))]
+        now_ms = self._clock.now_ms()
+        self._metadata.doom_objects(dict.fromkeys(created, now_ms + _UPLOAD_MS))
+        for upload, segment in zip(uploads, new, strict=True):
+            for name, content in _contents(upload, segment.objects(log.tablet)):
+                self._store.upload(name, content)
+        self._store.upload(manifest, [encode_manifest(table, bucket, [*kept, *new])])
+        self._change(bucket, log, manifest, added=new, kept=kept, created=created)
+
+    def remove_until(self, bucket: TableBucket, table: PhysicalTablePath, offset: int) -> int:
+        """Let the segments that end at or before `offset` leave the list; return how many. Raises `StorageFailure`."""
+        log = self.log(bucket, table)
+        kept = tuple(each for each in log.segments if each.end_offset > offset)
+        removed = len(log.segments) - len(kept)
+        if removed and kept:
+            manifest = manifest_name(log.tablet, new_id(self._ids))
+            self._metadata.doom_objects({manifest: self._clock.now_ms() + _UPLOAD_MS})
+            self._store.upload(manifest, [encode_manifest(table, bucket, kept)])
+            self._change(bucket, log, manifest, added=(), kept=kept, created=[manifest])
+        elif removed:
+            self._change(bucket, log, None, added=(), kept=(), created=())
+        return removed
+
+    def forget(self, bucket: TableBucket) -> None:
+        """Doom the objects of a bucket that was dropped."""
+        manifest = self._manifests[bucket]
+        segments = [_segment(each) for each in self._metadata.remote_segments(bucket)]
+        log = RemoteLog(tablet_of_manifest(manifest), segments, self._readers)
+        self._change(bucket, log, None, added=(), kept=(), created=())
+        with self._lock:
+            self._logs.pop(bucket, None)
+
+    def _change(
+        self,
+        bucket: TableBucket,
+        log: RemoteLog,
+        manifest: str | None,
+        *,
+        added: Sequence[RemoteSegment],
+        kept: Sequence[RemoteSegment],
+        created: Iterable[str],
+    ) -> None:
+        removed = log.segments[: len(log.segments) - len(kept)]
+        due_ms = self._clock.now_ms() + _READERS_MS
+        doomed = dict.fromkeys((name for each in removed for name in each.objects(log.tablet)), due_ms)
+        before = self._manifests.get(bucket)
+        if before is not None:
+            doomed[before] = due_ms
+        self._metadata.change_remote_log(
+            bucket,
+            manifest,
+            added=[
+                StoredRemoteSegment(s.start_offset, s.end_offset, s.segment_id, s.max_timestamp_ms, s.size_bytes)
+                for s in added
+            ],
+            removed_until=removed[-1].end_offset if removed else 0,
+            doomed=doomed,
+            kept=created,
+        )
+        log.segments = (*kept, *added)
+        with self._lock:
+            if manifest is None:
+                self._manifests.pop(bucket, None)
+                self._ends.pop(bucket, None)
+            else:
+                self._manifests[bucket], self._ends[bucket] = manifest, log.segments[-1].end_offset
+
+    # ---- deleting ---------------------------------------------------------------------------------------------------
+
+    def doomed(self) -> list[str]:
+        """Names of objects that may be deleted once the metadata that says so is in the journal; some of them."""
+        return self._metadata.doomed_objects(self._clock.now_ms(), _DELETED_AT_ONCE)
+
+    def delete(self, doomed: Sequence[str]) -> None:
+        """Delete objects. Raises `StorageFailure`."""
+        self._store.delete(doomed)
+        self._metadata.objects_deleted(doomed)
+
+
+def _new_segment(part: SegmentPart, segment_id: str) -> RemoteSegment:
+    return RemoteSegment(segment_id, part.start_offset, part.end_offset, part.last_timestamp_ms, part.size_bytes)
+
+
+def _contents(upload: SegmentUpload, names: tuple[str, str, str, str]) -> Iterator[tuple[str, Iterable[Buffer]]]:
+    log, offset_index, time_index, writers = names
+    yield offset_index, [upload.part.offset_index]
+    yield time_index, [upload.part.time_index]
+    if upload.writers is not None:
+        yield writers, [upload.writers]
+    yield log, upload.batches
+
+
+def _segment(stored: StoredRemoteSegment) -> RemoteSegment:
+    start, end, segment_id, max_timestamp_ms, size = stored
+    return RemoteSegment(segment_id, start, end, max_timestamp_ms, size)

@@ -1,0 +1,387 @@
+"""Log segments move to the store: what is copied, deleted and listed, and what readers notice of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay import Table
+from forebay.base.ambient import SYSTEM_CLOCK
+from forebay.base.errors import CorruptData, InvalidRequest, StorageFailure
+from forebay.inprocess import EmbeddedConnection
+from forebay.log.tablet import LogTablet
+from forebay.metadata.table import TableBucket
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredRemoteSegment
+from forebay.server.remote_log.tiering import LogTiering
+from forebay.server.server import ForebayServer
+from forebay.store.directory import DirectoryStore
+from tests.patience import PATIENCE
+from tests.server.raw_client import RawClient
+
+Start = Callable[..., EmbeddedConnection]
+COLUMNS = {"id": "BIGINT", "v": "STRING"}
+KEPT = 2
+"""Local segments that stay, by default."""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a server with tiny segments, which moves them when it is told to."""
+    running: list[EmbeddedConnection] = []
+
+    def started(name: str = "data", **more: str) -> EmbeddedConnection:
+        settings = {
+            "store": str(tmp_path / "store"),
+            "store.interval": "20 ms",
+            "log.segment.file-size": "2kb",
+            "remote.log.task-interval-duration": "1 d",
+            "remote.log.task-max-upload-segments": "1000",
+        }
+        running.append(forebay.embedded(tmp_path / name, settings=settings | more))
+        return running[-1]
+
+    yield started
+    for connection in running:
+        connection.close()
+
+
+def server_of(conn: EmbeddedConnection) -> ForebayServer:
+    return conn.server.server
+
+
+def tiering_of(conn: EmbeddedConnection) -> LogTiering:
+    tiering = server_of(conn)._tiering
+    assert tiering is not None
+    return tiering
+
+
+def tier(conn: EmbeddedConnection) -> None:
+    """A round, after the journal has everything."""
+    journal = server_of(conn)._journal
+    assert journal is not None
+    assert journal.wait_until_stored(PATIENCE)
+    tiering_of(conn).run()
+
+
+def log_of(conn: EmbeddedConnection, table: Table, bucket: int = 0) -> LogTablet:
+    with server_of(conn).context.replicas.using(TableBucket(table.info.table_id, bucket)) as replica:
+        return replica.log
+
+
+def fill(table: Table, first: int, count: int) -> None:
+    """Some rows, ten in a batch, which is about a quarter of a segment."""
+    for start in range(first, first + count, 10):
+        table.append(
+            pa.table({"id": range(start, start + 10), "v": [f"row {i} " * 3 for i in range(start, start + 10)]})
+        )
+
+
+def ids(table: Table, start: Any = "earliest") -> list[int]:
+    return [value for batch in table.changes(start, "latest") for value in batch.column("id").to_pylist()]
+
+
+def test_readers_cross_the_border_without_noticing(start: Start, tmp_path: Path) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 400)
+    log = log_of(conn, table)
+    segments = log.segments()
+    assert len(segments) > KEPT + 5
+    tier(conn)
+    assert log.local_start_offset == segments[-KEPT].base_offset > 0
+    assert log.log_start_offset == 0
+    assert ids(table) == list(range(400))
+    assert conn.table("fluss.log").scan().to_arrow()["id"].to_pylist() == list(range(400))
+    for position in (5, 10, 199, log.local_start_offset - 1, log.local_start_offset):
+        assert ids(table, {0: position}) == list(range(position, 400))
+    fill(table, 400, 50)
+    tier(conn)
+    assert ids(table) == list(range(450))
+    times = [header.commit_timestamp_ms for header, _ in log.iterate_batches(0)]
+    offsets = [header.base_offset for header, _ in log.iterate_batches(0)]
+    for time in sorted(set(times)):
+        assert log.offset_for_timestamp(time) == offsets[times.index(time)]
+    assert log.offset_for_timestamp(times[-1] + 1) is None
+
+
+def test_a_restarted_server_goes_on_with_the_same_remote_log(start: Start) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS, buckets=2)
+    fill(table, 0, 600)
+    tier(conn)
+    starts = [log_of(conn, table, bucket).local_start_offset for bucket in range(2)]
+    assert all(starts)
+    conn.close()
+    again = start()
+    table = again.table("fluss.log")
+    assert sorted(ids(table)) == list(range(600))
+    assert [log_of(again, table, bucket).local_start_offset for bucket in range(2)] == starts
+    fill(table, 600, 200)
+    tier(again)
+    assert sorted(ids(table)) == list(range(800))
+
+
+def test_a_new_machine_has_the_remote_log_too(start: Start) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 400)
+    tier(conn)
+    fill(table, 400, 30)
+    assert server_of(conn)._journal.wait_until_stored(PATIENCE)  # type: ignore[union-attr]
+    new = start("new")
+    there = new.table("fluss.log")
+    assert ids(there) == list(range(430))
+    fill(there, 430, 100)
+    tier(new)
+    log = log_of(new, there)
+    assert log.remote is not None
+    assert log.remote.offsets == (0, log.segments()[-1].base_offset)
+    assert ids(there) == list(range(530))
+
+
+def test_the_changelog_of_a_primary_key_table_moves_as_far_as_its_state_allows(start: Start) -> None:
+    conn = start()
+    table = conn.create_table("fluss.kv", COLUMNS, primary_key="id")
+    for value in range(60):
+        table.upsert(pa.table({"id": range(10), "v": [f"value {value} " * 3] * 10}))
+    log = log_of(conn, table)
+    replica = server_of(conn).context.replicas.opened(TableBucket(table.info.table_id, 0))
+    assert replica is not None
+    tier(conn)
+    needed = replica.changelog_needed_from()
+    assert log.local_start_offset <= needed
+    assert log.remote is not None
+    assert log.remote.offsets == (0, log.segments()[-1].base_offset)
+    replica.checkpoint_if_grown(1)
+    tier(conn)
+    assert needed < log.local_start_offset
+    assert len(log.segments()) == KEPT
+    assert len(ids(table)) == 10 + 59 * 20
+    assert table.lookup(3)["v"].to_pylist() == ["value 59 " * 3]
+
+
+def test_a_state_that_is_lost_is_made_again_from_the_remote_log(start: Start, tmp_path: Path) -> None:
+    conn = start()
+    table = conn.create_table("fluss.kv", COLUMNS, primary_key="id")
+    for value in range(60):
+        table.upsert(pa.table({"id": range(value, value + 10), "v": [f"value {value} " * 3] * 10}))
+    replica = server_of(conn).context.replicas.opened(TableBucket(table.info.table_id, 0))
+    assert replica is not None
+    replica.checkpoint_if_grown(1)
+    tier(conn)
+    rows = conn.table("fluss.kv").scan().to_arrow().sort_by("id")
+    assert log_of(conn, table).local_start_offset > 0
+    conn.close()
+    (folder,) = (tmp_path / "data").rglob("kv-0")
+    folder.rename(tmp_path / "lost")
+    assert start().table("fluss.kv").scan().to_arrow().sort_by("id") == rows
+
+
+def test_a_slow_log_is_copied_when_its_segment_is_old(start: Start) -> None:
+    conn = start(**{"store.segment-age": "0 ms"})
+    table = conn.create_table("fluss.slow", COLUMNS)
+    fill(table, 0, 10)
+    log = log_of(conn, table)
+    server_of(conn).context.replicas.close_idle()
+    tier(conn)
+    assert log.remote is not None
+    assert log.remote.offsets == (0, 10)
+
+
+def test_manifests_are_those_of_fluss_and_are_listed(start: Start, tmp_path: Path) -> None:
+    conn = start()
+    parts = conn.create_table("fluss.parts", {**COLUMNS, "day": "STRING"}, partition_keys=["day"])
+    for value in range(40):
+        parts.append([{"id": value, "v": "x" * 200, "day": "mon"}])
+    (partition,) = server_of(conn).context.catalog.table(parts.path).current.partitions_by_id
+    tier(conn)
+    request = pb.ListRemoteLogManifestsRequest(table_id=parts.info.table_id, partition_id=partition)
+    with closing(RawClient(server_of(conn)._addresses().bootstrap_servers)) as client:
+        (entry,) = client.call(ApiKey.LIST_REMOTE_LOG_MANIFESTS, request).manifests
+    document = json.loads(Path(entry.remote_log_manifest_path).read_text())
+    segments = document.pop("remote_log_segments")
+    assert document == {
+        "version": 1, "database": "fluss", "table": "parts", "partition_name": "mon",
+        "table_id": parts.info.table_id, "partition_id": partition, "bucket_id": 0,
+    }  # fmt: skip
+    assert (segments[0]["start_offset"], segments[-1]["end_offset"]) == (0, entry.remote_log_end_offset)
+    folder = Path(entry.remote_log_manifest_path).parents[1]
+    assert folder.relative_to(tmp_path / "store").parts[:2] == ("log", "fluss")
+    for each in segments:
+        path = folder / each["segment_id"] / f"{each['start_offset']:020d}.log"
+        assert path.stat().st_size == each["size_in_bytes"]
+        assert path.with_suffix(".index").exists()
+        assert path.with_suffix(".timeindex").exists()
+    assert path.with_name(f"{each['end_offset']:020d}.writer_snapshot").exists()
+
+
+class Later:
+    """The system's clock, some time later."""
+
+    def __init__(self, hours: float) -> None:
+        self._ms = round(hours * 3_600_000)
+
+    def now_ms(self) -> int:
+        return SYSTEM_CLOCK.now_ms() + self._ms
+
+
+def wait_hours(conn: EmbeddedConnection, hours: float) -> None:
+    """Let time pass for the remote logs alone."""
+    tiering = tiering_of(conn)
+    tiering._clock = tiering._logs._clock = Later(hours)  # type: ignore[assignment]
+
+
+def objects(tmp_path: Path) -> set[str]:
+    folder = tmp_path / "store" / "log"
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_expired_segments_leave_the_list_and_are_deleted_later(start: Start, tmp_path: Path) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS, options={"table.log.ttl": "10 d"})
+    fill(table, 0, 400)
+    tier(conn)
+    log = log_of(conn, table)
+    local = log.local_start_offset
+    there = objects(tmp_path)
+    wait_hours(conn, 11 * 24)
+    tier(conn)
+    assert log.log_start_offset == local
+    assert ids(table) == list(range(local, 400))
+    # Readers that know their names still find them.
+    assert objects(tmp_path) >= there
+    wait_hours(conn, 11 * 24 + 2)
+    tier(conn)
+    assert not there & {name for name in objects(tmp_path) if name.endswith(".log")}
+
+
+def test_the_lake_keeps_what_it_needs(start: Start) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS, options={"table.log.ttl": "10 d"})
+    fill(table, 0, 400)
+    tier(conn)
+    tiering = tiering_of(conn)
+    info = replace(table.info, descriptor=replace(table.info.descriptor, properties={"table.datalake.enabled": "true"}))
+    bucket = TableBucket(table.info.table_id, 0)
+    wait_hours(conn, 11 * 24)
+    tiering._snapshots = SimpleNamespace(log_needed_from=lambda *_: 100)  # type: ignore[assignment]
+    tiering._expire(bucket, info, tiering._replicas.physical_path(bucket))
+    start_offset = log_of(conn, table).log_start_offset
+    assert 0 < start_offset <= 100
+    assert ids(table) == list(range(start_offset, 400))
+
+
+def test_objects_of_dropped_tables_are_deleted(start: Start, tmp_path: Path) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 200)
+    tier(conn)
+    conn.drop_table("fluss.log")
+    tier(conn)
+    assert objects(tmp_path)
+    wait_hours(conn, 2)
+    tier(conn)
+    assert not objects(tmp_path)
+    assert not server_of(conn).context.store.remote_logs()
+
+
+def test_an_upload_that_fails_lists_nothing_and_leaves_nothing(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 400)
+    upload = DirectoryStore.upload
+    count = 0
+
+    def fails(store: DirectoryStore, name: str, parts: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 9:
+            raise StorageFailure("the store is away")
+        upload(store, name, parts)
+
+    monkeypatch.setattr(DirectoryStore, "upload", fails)
+    tier(conn)
+    log = log_of(conn, table)
+    assert log.local_start_offset == 0
+    assert log.remote is not None
+    assert log.remote.offsets is None
+    orphans = objects(tmp_path)
+    assert len(orphans) == 8
+    tier(conn)
+    assert log.log_start_offset == 0 < log.local_start_offset
+    assert ids(table) == list(range(400))
+    wait_hours(conn, 25)
+    tier(conn)
+    assert not orphans & objects(tmp_path)
+
+
+def test_nothing_is_deleted_that_the_journal_does_not_know_of(start: Start, tmp_path: Path) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 200)
+    tier(conn)
+    conn.drop_table("fluss.log")
+    tier(conn)
+    there = objects(tmp_path)
+    wait_hours(conn, 2)
+    tiering_of(conn)._wait_until_stored = lambda: False
+    tier(conn)
+    assert objects(tmp_path) == there
+
+
+def test_what_the_journal_lacks_stays_here(start: Start) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 400)
+    log = log_of(conn, table)
+    stored = log.segments()[3].base_offset + 1
+    tiering_of(conn)._stored_end = lambda _: stored
+    tier(conn)
+    assert log.local_start_offset == stored - 1
+
+
+def test_a_log_that_is_shorter_than_the_store_is_refused_by_name(start: Start, tmp_path: Path) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 200)
+    tier(conn)
+    conn.close()
+    metadata = MetadataStore(LocalDatabaseFile(str(tmp_path / "data" / METADATA_FILE)), is_new=False)
+    beyond = StoredRemoteSegment(1000, 2000, "of-another-history", 0, 10)
+    bucket = TableBucket(table.info.table_id, 0)
+    metadata.change_remote_log(bucket, "log/x/metadata/y.manifest", added=[beyond], doomed={})
+    metadata.close()
+    with pytest.raises(CorruptData, match="ends at offset 200, and the store has its records up to offset 2000"):
+        ids(start().table("fluss.log"))
+
+
+def test_local_segments_go_by_age_and_number(start: Start) -> None:
+    conn = start()
+    many = conn.create_table("fluss.many", COLUMNS, options={"table.log.tiered.local-segments": "6"})
+    old = conn.create_table("fluss.old", COLUMNS, options={"table.log.local-ttl": "1 h"})
+    fill(many, 0, 400)
+    fill(old, 0, 400)
+    tier(conn)
+    assert len(log_of(conn, many).segments()) == 6
+    assert len(log_of(conn, old).segments()) == KEPT
+    wait_hours(conn, 2)
+    tier(conn)
+    # The active segment was closed by its age, and is copied; the next append begins another one.
+    assert len(log_of(conn, old).segments()) == 1
+    assert log_of(conn, old).local_start_offset == 400
+    assert ids(old) == list(range(400))
+    with pytest.raises(InvalidRequest, match="must not be longer than"):
+        conn.create_table("fluss.no", COLUMNS, options={"table.log.local-ttl": "8 d"})
