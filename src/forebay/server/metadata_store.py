@@ -85,13 +85,14 @@ CREATE TABLE IF NOT EXISTS log_epoch_starts (
     table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, number INTEGER NOT NULL,
     log_offset INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket, number));
 CREATE TABLE IF NOT EXISTS remote_logs (
-    table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, manifest TEXT NOT NULL,
-    crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket));
+    table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, end_offset INTEGER NOT NULL,
+    manifest TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket));
 CREATE TABLE IF NOT EXISTS remote_segments (
     table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, start_offset INTEGER NOT NULL,
     end_offset INTEGER NOT NULL, segment_id TEXT NOT NULL, max_timestamp_ms INTEGER NOT NULL,
     size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket, start_offset));
 CREATE TABLE IF NOT EXISTS doomed_objects (name TEXT PRIMARY KEY, due_ms INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS journal_fences (number INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
 """
 
 TABLE_COUNTER, PARTITION_COUNTER = "table", "partition"
@@ -373,6 +374,23 @@ class MetadataStore:
         with self._lock:
             return self._connection.serialize()
 
+    def pass_image(self, to: Callable[[bytes], None]) -> None:
+        """Call `to` with the image, in order with `on_commit`: it has what was committed before, and nothing else."""
+        with self._lock:
+            to(self._connection.serialize())
+
+    # ---- the journal ------------------------------------------------------------------------------------------------
+
+    def add_journal_fences(self, numbers: Iterable[int]) -> None:
+        """Store numbers of fences, the first objects of epochs."""
+        with self.transaction() as sql:
+            for number in numbers:
+                _put(sql, "journal_fences", number)
+
+    def journal_fences(self) -> frozenset[int]:
+        """The numbers of all fences."""
+        return frozenset(number for (number,) in self._rows("SELECT * FROM journal_fences"))
+
     # ---- counters ---------------------------------------------------------------------------------------------------
 
     def take(self, counter: str, count: int = 1) -> int:
@@ -592,11 +610,12 @@ class MetadataStore:
 
     # ---- remote logs ------------------------------------------------------------------------------------------------
 
-    def remote_logs(self) -> dict[TableBucket, str]:
-        """The buckets that have segments in the store, each with the name of its manifest."""
+    def remote_logs(self) -> dict[TableBucket, tuple[int, str]]:
+        """The buckets of which segments were ever copied to the store: up to which offset, and the name of the
+        manifest, empty if all have expired."""
         return {
-            TableBucket(table_id, bucket, None if partition == _NO_PARTITION else partition): manifest
-            for table_id, partition, bucket, manifest in self._rows("SELECT * FROM remote_logs")
+            TableBucket(table_id, bucket, None if partition == _NO_PARTITION else partition): (end, manifest)
+            for table_id, partition, bucket, end, manifest in self._rows("SELECT * FROM remote_logs")
         }
 
     def remote_segments(self, bucket: TableBucket) -> list[StoredRemoteSegment]:
@@ -604,18 +623,11 @@ class MetadataStore:
         query = "SELECT * FROM remote_segments WHERE table_id = ? AND partition_id = ? AND bucket = ? ORDER BY 4"
         return [StoredRemoteSegment(*row[3:]) for row in self._rows(query, *_key(bucket))]
 
-    def remote_ends(self) -> dict[TableBucket, int]:
-        """The end offset of each bucket that has segments in the store."""
-        query = "SELECT * FROM remote_segments ORDER BY start_offset"
-        return {
-            TableBucket(table_id, number, None if partition == _NO_PARTITION else partition): end
-            for table_id, partition, number, _, end, *_ in self._rows(query)
-        }
-
     def change_remote_log(
         self,
         bucket: TableBucket,
-        manifest: str | None,
+        end_offset: int,
+        manifest: str,
         *,
         added: Iterable[StoredRemoteSegment] = (),
         removed_until: int = 0,
@@ -624,17 +636,14 @@ class MetadataStore:
     ) -> None:
         """Change the list of a bucket's segments in the store, all or nothing.
 
-        `manifest`: the name of the new one; None if no segment is left. `removed_until`: segments that end there or
-        before leave the list. `doomed`: objects to delete, and when, in ms; `kept`: those that are not to be deleted
-        any more.
+        `end_offset`: how far segments were ever copied. `manifest`: the name of the new one; empty if no segment is
+        left. `removed_until`: segments that end there or before leave the list. `doomed`: objects to delete, and when,
+        in ms; `kept`: those that are not to be deleted any more.
         """
         key = _key(bucket)
         with self.transaction() as sql:
             of_bucket = "table_id = ? AND partition_id = ? AND bucket = ?"
-            if manifest is None:
-                sql.execute(f"DELETE FROM remote_logs WHERE {of_bucket}", key)
-            else:
-                _put(sql, "remote_logs", *key, manifest)
+            _put(sql, "remote_logs", *key, end_offset, manifest)
             sql.execute(f"DELETE FROM remote_segments WHERE {of_bucket} AND end_offset <= ?", (*key, removed_until))
             for segment in added:
                 row = (*key, *segment)
@@ -642,6 +651,13 @@ class MetadataStore:
             _doom(sql, doomed)
             for name in kept:
                 sql.execute("DELETE FROM doomed_objects WHERE name = ?", (name,))
+
+    def forget_remote_log(self, bucket: TableBucket, doomed: Mapping[str, int]) -> None:
+        """Forget all that was copied of a bucket; `doomed`: its objects, and when to delete them, in ms."""
+        with self.transaction() as sql:
+            for table in ("remote_logs", "remote_segments"):
+                sql.execute(f"DELETE FROM {table} WHERE table_id = ? AND partition_id = ? AND bucket = ?", _key(bucket))
+            _doom(sql, doomed)
 
     def doom_objects(self, doomed: Mapping[str, int]) -> None:
         """Note objects of the store to delete, and when, in ms."""

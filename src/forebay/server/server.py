@@ -304,6 +304,7 @@ class ForebayServer:
             noted=None if journal is None else journal.feed.marks,
             stored_end=journal.stored_end if journal is not None and journal.is_awaited else None,
             remote_log=None if remote_logs is None else remote_logs.log,
+            remote_end=(lambda _: 0) if remote_logs is None else remote_logs.end,
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         self._context = ServerContext(

@@ -17,6 +17,7 @@ from forebay.base.errors import CorruptData, ErrorCode, StorageFailure, Unavaila
 from forebay.store.journal_format import (
     FOOTER_BYTES,
     FORMAT_VERSION,
+    Checkpoint,
     Entry,
     EpochBegan,
     Footer,
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 STORE_OBJECT = "store.json"
 
+ANCHOR_EVERY = 1024
+"""Objects with multiples of this number stay for ever."""
+
 _END_BYTES = 64 << 10
 """How much of an object's end is read at first: the footer, and nearly always the whole index."""
 
@@ -48,6 +52,23 @@ class Fenced(Unavailable):
 def object_name(number: int) -> str:
     """The name of the journal's object with this number."""
     return f"journal/{number:020d}"
+
+
+def anchor_from(number: int) -> int:
+    """The lowest number of an anchor at or above `number`."""
+    return -(-number // ANCHOR_EVERY) * ANCHOR_EVERY
+
+
+def _exists(store: ObjectStore, number: int) -> bool:
+    try:
+        store.read(object_name(number), -1)
+    except ObjectMissing:
+        return False
+    return True
+
+
+class JournalGone(StorageFailure):
+    """Objects that a reader needs were deleted: its place in the journal is too old."""
 
 
 def open_journal(store: ObjectStore, *, ids: IdSource = SYSTEM_IDS) -> bytes:
@@ -71,6 +92,25 @@ def open_journal(store: ObjectStore, *, ids: IdSource = SYSTEM_IDS) -> bytes:
             "use the version that wrote it"
         )
     return store_id
+
+
+def newest_checkpoint(store: ObjectStore) -> Checkpoint | None:
+    """The checkpoint of the newest anchor that has one; None if no anchor does: the journal is read from its start.
+
+    Makes about two requests for each doubling of the number of anchors.
+    """
+    high = 1
+    while _exists(store, high * ANCHOR_EVERY):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _exists(store, middle * ANCHOR_EVERY) else (low, middle)
+    for place in range(low, 0, -1):
+        for each in JournalObject(store, place * ANCHOR_EVERY).index.entries:
+            if isinstance(each.entry, Checkpoint):
+                return each.entry
+    return None
 
 
 class JournalObject:
@@ -117,14 +157,24 @@ class JournalCursor:
         self.store, self.store_id = store, store_id
         self.number, self.seal, self.epoch = number, seal, epoch
 
+    @classmethod
+    def behind(cls, found: JournalObject, store: ObjectStore, store_id: bytes) -> JournalCursor:
+        """A cursor behind an object. Raises `CorruptData` if the object is of another store."""
+        identity = found.footer.identity
+        if identity.store_id != store_id:
+            raise CorruptData(f"{store.location}/{found.name} is of another store")
+        return cls(store, store_id, identity.number, found.footer.seal, identity.epoch)
+
     def next(self) -> JournalObject | None:
         """The next object, behind which the cursor stands then; None if there is none yet.
 
-        Raises `CorruptData` if it does not follow the one before, and `StorageFailure`; the cursor stays then.
+        Raises `CorruptData` if it does not follow the one before, `JournalGone` if it was deleted, and
+        `StorageFailure`; the cursor stays then.
         """
         try:
             found = JournalObject(self.store, self.number + 1)
         except ObjectMissing:
+            self._require_end(self.number + 1)
             return None
         identity = found.footer.identity
         if identity.store_id != self.store_id or identity.before != self.seal or identity.epoch < self.epoch:
@@ -135,19 +185,35 @@ class JournalCursor:
         self.number, self.seal, self.epoch = identity.number, found.footer.seal, identity.epoch
         return found
 
+    def _require_end(self, number: int) -> None:
+        """Raise `JournalGone` if there are objects behind `number`: it was deleted, which leaves its name free."""
+        anchor = anchor_from(number)
+        if _exists(self.store, anchor):
+            raise JournalGone(
+                f"object {number} of the journal in {self.store.location} was deleted, and the journal has gone on to "
+                f"object {anchor} at least: this place in it is too old. Start with a new data directory, which is "
+                "made from the store"
+            )
+
     def fence(self, began: EpochBegan, writer_id: bytes, clock: Clock = SYSTEM_CLOCK) -> JournalWriter | None:
         """Become the journal's writer, in a new epoch, unless there is an object that this cursor has not read.
 
         `writer_id`: 16 random bytes, which no other writer has.
 
         In that case the result is None: read on, and try again. Raises `StorageFailure` if it is not known who won; a
-        further attempt of this or another server decides it then.
+        further attempt of this or another server decides it then. Raises `JournalGone` if the journal is further than
+        this cursor: objects behind it were deleted.
         """
         writer = JournalWriter(self, writer_id, clock)
         try:
             writer.write([(began, None)])
         except Fenced:
             return None
+        try:
+            self._require_end(writer.number + 1)
+        except JournalGone:
+            self.store.delete([object_name(writer.number)])
+            raise
         return writer
 
 
@@ -161,6 +227,11 @@ class JournalWriter:
         self.number, self.seal = cursor.number, cursor.seal
         """Those of the last object that is known to be there."""
         self._pending: bytes | None = None
+
+    @property
+    def is_anchor_next(self) -> bool:
+        """Whether the next object is an anchor."""
+        return (self.number + 1) % ANCHOR_EVERY == 0
 
     def write(self, entries: Sequence[tuple[Entry, Buffer | None]], first_ms: int | None = None) -> int:
         """Create the next object with these entries; return its number. `first_ms`: when the first one was noted.

@@ -43,6 +43,7 @@ class EntryKind(StrEnum):
     """What an entry says; the words of the index."""
 
     EPOCH = "epoch"
+    CHECKPOINT = "checkpoint"
     LOG = "log"
     CUT = "cut"
     IMAGE = "image"
@@ -58,6 +59,21 @@ class EpochBegan:
     holder: str
     reason: str
     lease_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """From where on the journal has to be read: the object `image` with an image of the metadata; for logs, what is in
+    objects from `needed_from` on; what follows the image. Objects below `deleted_until` were deleted."""
+
+    image: int
+    needed_from: int
+    deleted_until: int
+
+    @property
+    def first(self) -> int:
+        """The lowest number that has to be read."""
+        return min(self.image, self.needed_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +122,7 @@ class Removed:
     name: str
 
 
-Entry = EpochBegan | LogGrew | LogCut | MetadataImage | MetadataChanged | FileWritten | Removed
+Entry = EpochBegan | Checkpoint | LogGrew | LogCut | MetadataImage | MetadataChanged | FileWritten | Removed
 
 
 class Payload(NamedTuple):
@@ -264,6 +280,11 @@ def _document(entry: Entry) -> dict[str, Any]:
     match entry:
         case EpochBegan(holder, reason, lease_ms):
             return {"kind": EntryKind.EPOCH, "holder": holder, "reason": reason, "lease_ms": lease_ms}
+        case Checkpoint(image, needed_from, deleted_until):
+            return {
+                "kind": EntryKind.CHECKPOINT, "image": image, "needed_from": needed_from,
+                "deleted_until": deleted_until,
+            }  # fmt: skip
         case LogGrew(bucket, first, end):
             return {"kind": EntryKind.LOG, "bucket": _bucket_document(bucket), "offsets": [first, end]}
         case LogCut(bucket, end):
@@ -287,6 +308,8 @@ def _entry(document: Mapping[str, Any], name: str) -> Entry:
     match document["kind"]:
         case EntryKind.EPOCH:
             return EpochBegan(document["holder"], document["reason"], document["lease_ms"])
+        case EntryKind.CHECKPOINT:
+            return Checkpoint(document["image"], document["needed_from"], document["deleted_until"])
         case EntryKind.LOG:
             first, end = document["offsets"]
             return LogGrew(_bucket(document["bucket"]), first, end)

@@ -77,7 +77,7 @@ def list_remote_log_manifests(context: ServerContext, call: ServerCall) -> Messa
         return response
     table_id, partition, ends = call.message.table_id, partition_id_of(call.message), logs.ends()
     for bucket, manifest in logs.known().items():
-        if (bucket.table_id, bucket.partition_id) != (table_id, partition) or bucket not in ends:
+        if (bucket.table_id, bucket.partition_id) != (table_id, partition) or not manifest:
             continue
         entry = response.manifests.add(
             remote_log_manifest_path=f"{logs.location}/{manifest}", remote_log_end_offset=ends[bucket]

@@ -50,8 +50,8 @@ class RemoteLogs:
         self._metadata, self._readers, self._store = metadata, readers, readers.store
         self._clock, self._ids = clock, ids
         self._lock = threads.lock()
-        self._manifests = metadata.remote_logs()
-        self._ends = metadata.remote_ends()
+        self._lists = metadata.remote_logs()
+        """Of buckets of which segments were ever copied: up to which offset, and the name of the manifest."""
         self._logs: dict[TableBucket, RemoteLog] = {}
         """Of buckets that were asked for."""
 
@@ -67,21 +67,27 @@ class RemoteLogs:
             if log is None:
                 segments = (
                     [_segment(each) for each in self._metadata.remote_segments(bucket)]
-                    if bucket in self._manifests
+                    if bucket in self._lists
                     else []
                 )
                 log = self._logs[bucket] = RemoteLog(tablet_name(table, bucket), segments, self._readers)
             return log
 
     def known(self) -> dict[TableBucket, str]:
-        """The buckets that have segments in the store, each with the name of its manifest."""
+        """The buckets of which segments were ever copied, each with the name of its manifest; empty if all have
+        expired. Any thread."""
         with self._lock:
-            return dict(self._manifests)
+            return {bucket: manifest for bucket, (_, manifest) in self._lists.items()}
 
     def ends(self) -> dict[TableBucket, int]:
-        """The end offset of each bucket that has segments in the store."""
+        """Up to which offsets logs were copied. Any thread."""
         with self._lock:
-            return dict(self._ends)
+            return {bucket: end for bucket, (end, _) in self._lists.items()}
+
+    def end(self, bucket: TableBucket) -> int:
+        """Up to which offset the log of a bucket was copied. Any thread."""
+        with self._lock:
+            return self._lists.get(bucket, (0, ""))[0]
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
@@ -114,23 +120,25 @@ class RemoteLogs:
             self._store.upload(manifest, [encode_manifest(table, bucket, kept)])
             self._change(bucket, log, manifest, added=(), kept=kept, created=[manifest])
         elif removed:
-            self._change(bucket, log, None, added=(), kept=(), created=())
+            self._change(bucket, log, "", added=(), kept=(), created=())
         return removed
 
     def forget(self, bucket: TableBucket) -> None:
         """Doom the objects of a bucket that was dropped."""
-        manifest = self._manifests[bucket]
-        segments = [_segment(each) for each in self._metadata.remote_segments(bucket)]
-        log = RemoteLog(tablet_of_manifest(manifest), segments, self._readers)
-        self._change(bucket, log, None, added=(), kept=(), created=())
+        manifest = self._lists[bucket][1]
+        doomed = [manifest] if manifest else []
+        for stored in self._metadata.remote_segments(bucket):
+            doomed += _segment(stored).objects(tablet_of_manifest(manifest))
+        self._metadata.forget_remote_log(bucket, dict.fromkeys(doomed, self._clock.now_ms() + _READERS_MS))
         with self._lock:
             self._logs.pop(bucket, None)
+            del self._lists[bucket]
 
     def _change(
         self,
         bucket: TableBucket,
         log: RemoteLog,
-        manifest: str | None,
+        manifest: str,
         *,
         added: Sequence[RemoteSegment],
         kept: Sequence[RemoteSegment],
@@ -139,11 +147,13 @@ class RemoteLogs:
         removed = log.segments[: len(log.segments) - len(kept)]
         due_ms = self._clock.now_ms() + _READERS_MS
         doomed = dict.fromkeys((name for each in removed for name in each.objects(log.tablet)), due_ms)
-        before = self._manifests.get(bucket)
-        if before is not None:
+        end, before = self._lists.get(bucket, (0, ""))
+        if before:
             doomed[before] = due_ms
+        end = added[-1].end_offset if added else end
         self._metadata.change_remote_log(
             bucket,
+            end,
             manifest,
             added=[
                 StoredRemoteSegment(s.start_offset, s.end_offset, s.segment_id, s.max_timestamp_ms, s.size_bytes)
@@ -155,11 +165,7 @@ class RemoteLogs:
         )
         log.segments = (*kept, *added)
         with self._lock:
-            if manifest is None:
-                self._manifests.pop(bucket, None)
-                self._ends.pop(bucket, None)
-            else:
-                self._manifests[bucket], self._ends[bucket] = manifest, log.segments[-1].end_offset
+            self._lists[bucket] = end, manifest
 
     # ---- deleting ---------------------------------------------------------------------------------------------------
 

@@ -80,8 +80,8 @@ class LogTiering:
             self._attempt(replica.bucket, lambda replica=replica: self._tier(replica))  # type: ignore[misc]
         for bucket in self._closed_with_more():
             self._attempt(bucket, lambda bucket=bucket: self._tier_closed(bucket))  # type: ignore[misc]
-        for bucket in self._logs.known():
-            if self._replicas.opened(bucket) is None:
+        for bucket, manifest in self._logs.known().items():
+            if manifest and self._replicas.opened(bucket) is None:
                 self._attempt(bucket, lambda bucket=bucket: self._expire_closed(bucket))  # type: ignore[misc]
         self._delete_doomed()
 
@@ -104,12 +104,11 @@ class LogTiering:
         path = self._replicas.physical_path(replica.bucket)
         self._copy(replica, path)
         self._expire(replica.bucket, replica.table.info, path)
-        self._delete_local(replica, path)
+        self._delete_local(replica)
 
     def _copy(self, replica: BucketReplica, path: PhysicalTablePath) -> None:
-        log, remote = replica.log, self._logs.log(replica.bucket, path)
-        offsets = remote.offsets
-        first = log.local_start_offset if offsets is None else max(offsets[1], log.local_start_offset)
+        log = replica.log
+        first = max(self._logs.end(replica.bucket), log.local_start_offset)
         parts = log.closed_parts(first, min(log.high_watermark, log.synced_offset))[: self._settings.uploads_max]
         if not parts:
             return
@@ -145,11 +144,9 @@ class LogTiering:
         if until and (count := self._logs.remove_until(bucket, path, until)):
             _LOGGER.info("%d segments of %s in the store are older than 'table.log.ttl'", count, info.path)
 
-    def _delete_local(self, replica: BucketReplica, path: PhysicalTablePath) -> None:
+    def _delete_local(self, replica: BucketReplica) -> None:
         log, descriptor = replica.log, replica.table.info.descriptor
-        remote = self._logs.log(replica.bucket, path).offsets
-        if remote is None:
-            return
+        copied = self._logs.end(replica.bucket)
         segments = log.segments()
         kept = segments[-descriptor.option("table.log.tiered.local-segments") :]
         end = kept[0].base_offset
@@ -160,7 +157,7 @@ class LogTiering:
                 if segment.last_timestamp_ms >= horizon_ms:
                     break
                 end = max(end, segment.next_offset)
-        end = min(end, remote[1], self._stored_end(replica.bucket), replica.changelog_needed_from())
+        end = min(end, copied, self._stored_end(replica.bucket), replica.changelog_needed_from())
         count = log.delete_segments_before(end)
         if count:
             _LOGGER.info(

@@ -133,11 +133,12 @@ class ReplicaManager:
         noted: Callable[[TableBucket, EndMarks], EndMarks] | None = None,
         stored_end: Callable[[TableBucket], int] | None = None,
         remote_log: Callable[[TableBucket, PhysicalTablePath], RemoteReads] | None = None,
+        remote_end: Callable[[TableBucket], int] = lambda _: 0,
     ) -> None:
         """`open_max`: buckets that stay open while unused. `checkpoint_records`: changelog records that trigger a
         checkpoint. `engine_factory` replaces the library engines (for tests). `noted`: for a journal, marks that it
         notes, too. `stored_end`: clients read a log up to this offset, which `stored` moves. `remote_log`: the part of
-        a log that is in a store."""
+        a log that is in a store. `remote_end`: how far it was ever copied there."""
         self._fs = fs
         self._directory = data_directory
         self._catalog = catalog
@@ -152,6 +153,7 @@ class ReplicaManager:
         self._noted = noted
         self._stored_end = stored_end
         self._remote_log = remote_log
+        self._remote_end = remote_end
         self._witnesses = witnesses
         self._clock = clock
         self._write_scheduler = WriteScheduler(writers, clock, counters)
@@ -424,11 +426,10 @@ class ReplicaManager:
         if self._remote_log is None:
             return
         log.remote = self._remote_log(bucket, path)
-        offsets = log.remote.offsets
-        if offsets is not None and offsets[1] > log.log_end_offset:
+        if (end := self._remote_end(bucket)) > log.log_end_offset:
             raise CorruptData(
                 f"{log.folder} ends at offset {log.log_end_offset}, and the store has its records up to offset "
-                f"{offsets[1]}: the disk has lost some. Start with a new data directory, which is made from the store",
+                f"{end}: the disk has lost some. Start with a new data directory, which is made from the store",
                 ErrorCode.LOG_STORAGE_EXCEPTION,
             )
 
