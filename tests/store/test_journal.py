@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -11,9 +12,21 @@ import pytest
 from forebay.base.ambient import SYSTEM_IDS, SeededIds
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure, UnsupportedOperation
 from forebay.metadata.table import TableBucket
+from forebay.store import journal as journal_module
 from forebay.store.directory import DirectoryStore
-from forebay.store.journal import Fenced, JournalCursor, JournalObject, JournalWriter, object_name, open_journal
-from forebay.store.journal_format import EpochBegan, LogGrew
+from forebay.store.journal import (
+    Fenced,
+    JournalCursor,
+    JournalGone,
+    JournalObject,
+    JournalWriter,
+    anchor_from,
+    is_anchor,
+    newest_checkpoint,
+    object_name,
+    open_journal,
+)
+from forebay.store.journal_format import Checkpoint, EpochBegan, LogGrew, MetadataImage
 from forebay.store.objects import ObjectEntry, ObjectStore
 from tests.fs.faulty_fs import FaultyFileSystem
 
@@ -49,6 +62,9 @@ class UnreliableStore:
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         return self._store.read(name, start, end)
+
+    def upload(self, name: str, parts: Iterable[Buffer]) -> None:
+        self._store.upload(name, parts)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         return self._store.list(prefix, after)
@@ -257,3 +273,150 @@ def test_what_was_acknowledged_is_there_once_whatever_the_store_does(seed: int) 
     for me in counts:
         of_writer = [each for each in found if each.startswith(b"%d-" % me)]
         assert of_writer == [b"%d-%d" % (me, number) for number in range(len(of_writer))]
+
+
+# ---- objects that are deleted ---------------------------------------------------------------------------------------
+
+
+class Follower:
+    """Knows what the journal has, as a server does: from the newest checkpoint, whose image has all that is before."""
+
+    def __init__(self, store: ObjectStore, store_id: bytes) -> None:
+        self.known: list[str] = []
+        self.fences: list[int] = []
+        checkpoint = newest_checkpoint(store)
+        if checkpoint is None:
+            self.cursor = JournalCursor(store, store_id)
+            return
+        image = JournalObject(store, checkpoint.image)
+        self.cursor = JournalCursor.behind(image, store, store_id)
+        self._see(image)
+
+    def follow(self) -> None:
+        while (found := self.cursor.next()) is not None:
+            self._see(found)
+
+    def _see(self, found: JournalObject) -> None:
+        for each in found.index.entries:
+            match each.entry:
+                case EpochBegan():
+                    self.fences.append(found.footer.identity.number)
+                case MetadataImage():
+                    self.known, self.fences = json.loads(found.payload(each))
+                case LogGrew():
+                    self.known.append(found.payload(each).decode())
+                case _:
+                    pass
+
+
+class Server:
+    """Writes to the journal, also images and checkpoints, and deletes what is before them."""
+
+    def __init__(self, name: int, follower: Follower, writer: JournalWriter) -> None:
+        self.name, self.writer = name, writer
+        self.known, self.fences = list(follower.known), [*follower.fences, writer.number]
+        self.count = 0
+        self.image: int | None = None
+        self.deletable = 0
+        self._pending: tuple[str, str | None, int | None] | None = None
+
+    def write(self) -> str | None:
+        """Write the next object; return the row that it acknowledges then, if any."""
+        if self._pending is not None:
+            self.writer.retry()
+        elif self.writer.is_anchor_next:
+            image, number = self.image, self.writer.number
+            self._pending = ("checkpoint", None, image)
+            self.writer.write([] if image is None else [(Checkpoint(image, min(image, number), 1), None)])
+        elif (self.writer.number + 2) % journal_module.ANCHOR_EVERY == 0:
+            self._pending = ("image", None, self.writer.number + 1)
+            self.writer.write([(MetadataImage(0), json.dumps([self.known, self.fences]).encode())])
+        else:
+            row = f"{self.name}-{self.count}"
+            self.count += 1
+            self._pending = ("row", row, None)
+            self.writer.write([(LogGrew(BUCKET, 0, 1), row.encode())])
+        (kind, row_done, image), self._pending = self._pending, None
+        if kind == "image":
+            self.image = image
+        elif kind == "checkpoint" and image is not None:
+            self.deletable = image
+        elif row_done is not None:
+            self.known.append(row_done)
+        return row_done
+
+    def delete(self, store: ObjectStore) -> None:
+        store.delete(object_name(n) for n in range(1, self.deletable) if not is_anchor(n) and n not in self.fences)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_nothing_is_lost_or_written_twice_where_old_objects_are_deleted(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers and followers stop anywhere, and go on when others have deleted what they were about to read or write."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(journal_module, "ANCHOR_EVERY", rng.choice([4, 5, 8]))
+    store = UnreliableStore(DirectoryStore(FaultyFileSystem(rng), "/store"), rng)
+    store.fails = 0
+    store_id = open_journal(store)
+    store.fails = rng.choice([0, 0.1, 0.4])
+    servers: list[Server] = []
+    followers = [Follower(store, store_id)]
+    acknowledged: list[str] = []
+    for step in range(200):
+        if rng.random() < 0.1:
+            store.deliver_late()
+        choice = rng.random()
+        if not servers or choice < 0.06:
+            follower = rng.choice(followers) if rng.random() < 0.5 else Follower(store, store_id)
+            try:
+                follower.follow()
+                own = bytes.fromhex(SeededIds(step).token_hex())
+                writer = follower.cursor.fence(EpochBegan(str(step), "random"), own)
+            except JournalGone:
+                followers = [each for each in followers if each is not follower]
+            except StorageFailure:
+                pass
+            else:
+                if writer is not None:
+                    servers.append(Server(step, follower, writer))
+                    followers = [each for each in followers if each is not follower]
+            followers = followers or [Follower(store, store_id)]
+            continue
+        if choice < 0.12:
+            followers.append(Follower(store, store_id))
+            continue
+        server = rng.choice(servers) if rng.random() < 0.3 else servers[-1]
+        if choice < 0.2:
+            server.delete(store)
+            continue
+        try:
+            row = server.write()
+        except Fenced:
+            servers.remove(server)
+        except StorageFailure:
+            continue
+        else:
+            acknowledged += [] if row is None else [row]
+    while store.late:
+        store.deliver_late()
+    last = Follower(store, store_id)
+    last.follow()
+    assert len(last.known) == len(set(last.known))
+    assert set(acknowledged) <= set(last.known)
+    for name in {row.split("-")[0] for row in last.known}:
+        of_server = [row for row in last.known if row.startswith(f"{name}-")]
+        assert of_server == [f"{name}-{number}" for number in range(len(of_server))]
+
+
+def test_the_newest_checkpoint_is_found_among_any_number_of_anchors(
+    store: DirectoryStore, cursor: JournalCursor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "ANCHOR_EVERY", 2)
+    writer = writer_of(cursor)
+    assert newest_checkpoint(store) is None
+    for number in range(2, 80):
+        assert writer.write([(Checkpoint(number, number, 1), None)] if is_anchor(number) else []) == number
+        expected = number if is_anchor(number) else number - 1
+        assert newest_checkpoint(store) == Checkpoint(expected, expected, 1)
+    assert (anchor_from(1), anchor_from(2), anchor_from(3)) == (2, 2, 4)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.fs import names
-from forebay.fs.interface import FileSystem
+from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.config import LogConfig
 from forebay.log.damage import Gap
 from forebay.log.log_ends import LogEndEvidence
@@ -108,6 +108,16 @@ def load_segments(
         close_all(segments)
         raise
     return retained, report
+
+
+def has_segments(fs: FileSystem, folder: str) -> bool:
+    """Whether there is a log in `folder`."""
+    try:
+        entries = fs.list_directory(folder)
+    except FileMissing:
+        return False
+    kinds = [names.parse_offset_file(entry.name) for entry in entries]
+    return any(kind is not None and kind[1] == names.LOG_SUFFIX for kind in kinds)
 
 
 def close_all(segments: Iterable[LogSegment]) -> None:

@@ -58,6 +58,7 @@ from forebay.log.recovery import (
     Progress,
     RecoveryReport,
     close_all,
+    has_segments,
     load_segments,
     note_start,
     noted_starts,
@@ -442,10 +443,13 @@ class LogTablet(LogReads):
         high_watermark: int = 0,
         clean_shutdown: bool = False,
         start_offset: int = 0,
+        start_writers: Callable[[], bytes | None] = lambda: None,
         kept_writers: Collection[int] = (),
         progress: Progress | None = None,
     ) -> LogTablet:
         """Open the log in `folder`, or create an empty one that begins at `start_offset`.
+
+        `start_writers` gives the writer snapshot at the start of a new log, if there is one.
 
         `recovery_point` (from the checkpoint; None: never checkpointed) is the offset up to which the log was synced;
         `clean_shutdown` says that it was closed gracefully. Otherwise every batch from the recovery point on is
@@ -459,6 +463,9 @@ class LogTablet(LogReads):
         """
         config = config or LogConfig()
         evidence = LogEndEvidence(clean_shutdown, recovery_point, known_end)
+        if start_offset and not has_segments(fs, folder) and (writers := start_writers()) is not None:
+            fs.make_directories(folder)
+            fs.write_atomic(names.writer_snapshot_file(folder, start_offset), writers)
         segments, report = load_segments(fs, folder, config, evidence, start_offset, progress)
         try:
             tablet = cls(fs, folder, config, clock, segments, report, marks or NoMarks())

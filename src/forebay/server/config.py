@@ -271,6 +271,12 @@ SETTINGS: dict[str, Option] = by_name(
             "how long the store may get nothing before a standby takes over by itself; 0: none does",
         ),
         Option(
+            "store.retention",
+            milliseconds,
+            "1 h",
+            "how long the store keeps what is not needed any more: for readers, and for a standby that was suspended",
+        ),
+        Option(
             "store.segment-age",
             milliseconds,
             "1 h",

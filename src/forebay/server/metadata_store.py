@@ -26,6 +26,7 @@ from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.local import disk_of
+from forebay.log.remote import RemoteSegment
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 
@@ -88,8 +89,8 @@ CREATE TABLE IF NOT EXISTS remote_logs (
     table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, end_offset INTEGER NOT NULL,
     manifest TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket));
 CREATE TABLE IF NOT EXISTS remote_segments (
-    table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, start_offset INTEGER NOT NULL,
-    end_offset INTEGER NOT NULL, segment_id TEXT NOT NULL, max_timestamp_ms INTEGER NOT NULL,
+    table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, segment_id TEXT NOT NULL,
+    start_offset INTEGER NOT NULL, end_offset INTEGER NOT NULL, max_timestamp_ms INTEGER NOT NULL,
     size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket, start_offset));
 CREATE TABLE IF NOT EXISTS doomed_objects (name TEXT PRIMARY KEY, due_ms INTEGER NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS journal_fences (number INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
@@ -169,16 +170,6 @@ class StoredCommit:
     user: str
     operation: str
     rows: int
-
-
-class StoredRemoteSegment(NamedTuple):
-    """A segment of a bucket's log in the store; `end_offset` is exclusive."""
-
-    start_offset: int
-    end_offset: int
-    segment_id: str
-    max_timestamp_ms: int
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -618,10 +609,10 @@ class MetadataStore:
             for table_id, partition, bucket, end, manifest in self._rows("SELECT * FROM remote_logs")
         }
 
-    def remote_segments(self, bucket: TableBucket) -> list[StoredRemoteSegment]:
+    def remote_segments(self, bucket: TableBucket) -> list[RemoteSegment]:
         """The segments of a bucket in the store, oldest first."""
-        query = "SELECT * FROM remote_segments WHERE table_id = ? AND partition_id = ? AND bucket = ? ORDER BY 4"
-        return [StoredRemoteSegment(*row[3:]) for row in self._rows(query, *_key(bucket))]
+        query = "SELECT * FROM remote_segments WHERE table_id = ? AND partition_id = ? AND bucket = ? ORDER BY 5"
+        return [RemoteSegment(*row[3:]) for row in self._rows(query, *bucket_columns(bucket))]
 
     def change_remote_log(
         self,
@@ -629,7 +620,7 @@ class MetadataStore:
         end_offset: int,
         manifest: str,
         *,
-        added: Iterable[StoredRemoteSegment] = (),
+        added: Iterable[RemoteSegment] = (),
         removed_until: int = 0,
         doomed: Mapping[str, int],
         kept: Iterable[str] = (),
@@ -640,7 +631,7 @@ class MetadataStore:
         left. `removed_until`: segments that end there or before leave the list. `doomed`: objects to delete, and when,
         in ms; `kept`: those that are not to be deleted any more.
         """
-        key = _key(bucket)
+        key = bucket_columns(bucket)
         with self.transaction() as sql:
             of_bucket = "table_id = ? AND partition_id = ? AND bucket = ?"
             _put(sql, "remote_logs", *key, end_offset, manifest)
@@ -656,7 +647,8 @@ class MetadataStore:
         """Forget all that was copied of a bucket; `doomed`: its objects, and when to delete them, in ms."""
         with self.transaction() as sql:
             for table in ("remote_logs", "remote_segments"):
-                sql.execute(f"DELETE FROM {table} WHERE table_id = ? AND partition_id = ? AND bucket = ?", _key(bucket))
+                statement = f"DELETE FROM {table} WHERE table_id = ? AND partition_id = ? AND bucket = ?"
+                sql.execute(statement, bucket_columns(bucket))
             _doom(sql, doomed)
 
     def doom_objects(self, doomed: Mapping[str, int]) -> None:
@@ -744,7 +736,7 @@ def _put(sql: _RecordedConnection, table: str, *row: Any) -> None:
     )
 
 
-def _key(bucket: TableBucket) -> tuple[int, int, int]:
+def bucket_columns(bucket: TableBucket) -> tuple[int, int, int]:
     """The values of the columns table_id, partition_id and bucket."""
     return bucket.table_id, _NO_PARTITION if bucket.partition_id is None else bucket.partition_id, bucket.bucket
 

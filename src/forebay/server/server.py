@@ -305,6 +305,7 @@ class ForebayServer:
             stored_end=journal.stored_end if journal is not None and journal.is_awaited else None,
             remote_log=None if remote_logs is None else remote_logs.log,
             remote_end=(lambda _: 0) if remote_logs is None else remote_logs.end,
+            remote_writers=(lambda *_: None) if remote_logs is None else remote_logs.writers_at_end,
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         self._context = ServerContext(
@@ -333,7 +334,7 @@ class ForebayServer:
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
         if journal is not None and remote_logs is not None:
-            self._start_journal(journal, replicas)
+            self._start_journal(journal, replicas, remote_logs, store)
             self._tiering = LogTiering(
                 remote_logs,
                 replicas,
@@ -356,6 +357,7 @@ class ForebayServer:
             config.seconds("store.interval"),
             f"{config.data_dir} on {socket.gethostname()}",
             lease_seconds=config.seconds("store.lease"),
+            retention_seconds=config.seconds("store.retention"),
             is_awaited=config.value("store.durability") == "store",
         )
         return ServerJournal.take_over(
@@ -373,14 +375,22 @@ class ForebayServer:
         readers = SegmentReaders(store, self.config.log_config, cache_bytes)
         return RemoteLogs(metadata, readers, self._injected.clock, self._injected.ids)
 
-    def _start_journal(self, journal: ServerJournal, replicas: ReplicaManager) -> None:
+    def _start_journal(
+        self, journal: ServerJournal, replicas: ReplicaManager, remote_logs: RemoteLogs, metadata: MetadataStore
+    ) -> None:
         loop = asyncio.get_running_loop()
 
         def fenced() -> None:
             loop.call_soon_threadsafe(self._fenced)
 
+        def note_files() -> None:
+            journal.note_files(names.STAGES_FOLDER)
+            for snapshots in metadata.lake_snapshots().values():
+                for file in (file for snapshot in snapshots for file in snapshot.files):
+                    journal.note_file(file.path)
+
         journal.note_files(names.STAGES_FOLDER)
-        journal.start(replicas, fenced)
+        journal.start(replicas, fenced, copied_ends=remote_logs.ends, note_files=note_files)
         for bucket in replicas.ends_beyond(journal.stored_end):
             self.context.io.submit(replicas.touch, bucket)
 

@@ -54,6 +54,11 @@ def object_name(number: int) -> str:
     return f"journal/{number:020d}"
 
 
+def is_anchor(number: int) -> bool:
+    """Whether the object with this number is an anchor."""
+    return number % ANCHOR_EVERY == 0
+
+
 def anchor_from(number: int) -> int:
     """The lowest number of an anchor at or above `number`."""
     return -(-number // ANCHOR_EVERY) * ANCHOR_EVERY
@@ -178,6 +183,10 @@ class JournalCursor:
             return None
         identity = found.footer.identity
         if identity.store_id != self.store_id or identity.before != self.seal or identity.epoch < self.epoch:
+            checkpoint = newest_checkpoint(self.store)
+            if checkpoint is not None and checkpoint.first > identity.number:
+                # A late request of some writer may have created an object again that was deleted.
+                raise self._gone(identity.number, checkpoint.first)
             raise CorruptData(
                 f"{self.store.location}/{found.name} does not follow the object before: one of the two was replaced. "
                 "Restore the objects from their versions or from a copy"
@@ -189,11 +198,14 @@ class JournalCursor:
         """Raise `JournalGone` if there are objects behind `number`: it was deleted, which leaves its name free."""
         anchor = anchor_from(number)
         if _exists(self.store, anchor):
-            raise JournalGone(
-                f"object {number} of the journal in {self.store.location} was deleted, and the journal has gone on to "
-                f"object {anchor} at least: this place in it is too old. Start with a new data directory, which is "
-                "made from the store"
-            )
+            raise self._gone(number, anchor)
+
+    def _gone(self, number: int, known: int) -> JournalGone:
+        return JournalGone(
+            f"object {number} of the journal in {self.store.location} was deleted, and the journal has gone on to "
+            f"object {known} at least: this place in it is too old. Start with a new data directory, which is made "
+            "from the store"
+        )
 
     def fence(self, began: EpochBegan, writer_id: bytes, clock: Clock = SYSTEM_CLOCK) -> JournalWriter | None:
         """Become the journal's writer, in a new epoch, unless there is an object that this cursor has not read.
@@ -231,7 +243,7 @@ class JournalWriter:
     @property
     def is_anchor_next(self) -> bool:
         """Whether the next object is an anchor."""
-        return (self.number + 1) % ANCHOR_EVERY == 0
+        return is_anchor(self.number + 1)
 
     def write(self, entries: Sequence[tuple[Entry, Buffer | None]], first_ms: int | None = None) -> int:
         """Create the next object with these entries; return its number. `first_ms`: when the first one was noted.

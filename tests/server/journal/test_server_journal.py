@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -130,6 +131,7 @@ def test_what_a_crash_kept_from_the_store_is_stored_after_the_next_start(
         kv.upsert([{"id": 2, "v": "y"}])
         conn.close()
     again = start("home")
+    assert len(rows(again, "fluss.kv")) == 2  # its log is noted when the bucket is opened
     store(again)
     assert len(rows(start("elsewhere"), "fluss.kv")) == 2
 
@@ -208,8 +210,9 @@ def test_a_standby_takes_over_when_the_lease_ends_and_the_server_has_stopped_bef
     kv.upsert([{"id": 1, "v": "stored"}])
     store(old)
     standby = Standby(LocalFileSystem(), str(tmp_path / "standby"), open_store(str(tmp_path / "store")))
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, ExitStack() as pool_end:
         ended = pool.submit(standby.wait)
+        pool_end.callback(standby.stop)
         until(lambda: standby.number == journal_of(old)._writer.number, "the standby has what the store has")  # type: ignore[union-attr]
         assert str(tmp_path / "old") in standby.holder
         kv.upsert([{"id": 2, "v": "stored, too"}])
@@ -219,7 +222,7 @@ def test_a_standby_takes_over_when_the_lease_ends_and_the_server_has_stopped_bef
         def away(*_args: object) -> bool:
             raise StorageFailure("the store is away")
 
-        monkeypatch.setattr(journal_of(old)._store, "create", away)
+        monkeypatch.setattr(journal_of(old).store, "create", away)
         assert ended.result(PATIENCE)
         assert not journal_of(old).has_lease
     with pytest.raises(ForebayError):

@@ -56,7 +56,13 @@ class FileRemoval(NamedTuple):
     name: str
 
 
-Note = LogEnd | LogCut | MetadataCommit | FilePart | FileRemoval
+class ImageTaken(NamedTuple):
+    """The metadata store as it was between the commits that were noted before and after."""
+
+    image: bytes
+
+
+Note = LogEnd | LogCut | MetadataCommit | FilePart | FileRemoval | ImageTaken
 
 
 class TimedNote(NamedTuple):

@@ -23,12 +23,16 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
+from forebay.log.remote import RemoteSegment
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
-from forebay.server.metadata_store import METADATA_FILE
+from forebay.server.metadata_store import METADATA_FILE, bucket_columns
+from forebay.server.remote_log.manifest import tablet_name
+from forebay.server.remote_log.remote_log import read_writers
 from forebay.server.storage.log_epochs import mark_restored
-from forebay.store.journal import JournalCursor, JournalObject
+from forebay.store.journal import JournalCursor, JournalObject, newest_checkpoint
 from forebay.store.journal_format import (
+    Checkpoint,
     EpochBegan,
     FileWritten,
     IndexedEntry,
@@ -65,14 +69,40 @@ class JournalFollower:
         folder = directory.path
         self._fs, self._folder, self._clock = fs, folder, clock
         self._config = log_config or LogConfig()
-        self._directory = directory
+        self._directory, self._store = directory, store
         self._logs: OrderedDict[TableBucket, LogTablet] = OrderedDict()
         self._ends: dict[TableBucket, int] = self._directory.recovery_points.read()
         self._database = names.join(folder, METADATA_FILE)
         self._position_file = names.join(folder, _POSITION_FILE)
         self.cursor = JournalCursor(store, store_id, *self._position(store_id))
         self._metadata_number = self._stored_metadata_number()
+        self.fences: list[int] = []
+        """The numbers of the fences that were read, as far as this process has read them."""
+        self.needed_from = self.deleted_until = 1
+        """What the last checkpoint says that was read."""
+        if self.cursor.number == 0:
+            self._begin_at_checkpoint(store, store_id)
         self._save_position()
+
+    def _begin_at_checkpoint(self, store: ObjectStore, store_id: bytes) -> None:
+        """Take the metadata of the newest checkpoint, and what its logs need from before."""
+        checkpoint = newest_checkpoint(store)
+        if checkpoint is None:
+            return
+        self._see_checkpoint(checkpoint)
+        image = JournalObject(store, checkpoint.image)
+        self._apply_metadata(image)
+        for number in range(checkpoint.needed_from, checkpoint.image):
+            found = JournalObject(store, number)
+            for each in found.index.entries:
+                if isinstance(each.entry, EpochBegan):
+                    self.fences.append(number)
+                self._apply_to_log(found, each)
+        self.cursor = JournalCursor.behind(image, store, store_id)
+        self.apply(image)
+
+    def _see_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self.needed_from, self.deleted_until = checkpoint.needed_from, checkpoint.deleted_until
 
     def _position(self, store_id: bytes) -> Sequence[int]:
         try:
@@ -116,16 +146,25 @@ class JournalFollower:
         self._apply_metadata(found)  # before the logs, whose tables it may create
         for each in found.index.entries:
             match each.entry:
-                case LogGrew(bucket, first, _):
-                    self._grow(bucket, first, found, each)
-                case LogCut(bucket, end):
-                    self._cut(bucket, end)
+                case LogGrew() | LogCut():
+                    self._apply_to_log(found, each)
                 case FileWritten(name, position):
                     self._write_file(name, position, found.payload(each))
                 case Removed(name):
                     self._remove(name)
-                case MetadataImage() | MetadataChanged() | EpochBegan():
+                case EpochBegan():
+                    self.fences.append(found.footer.identity.number)
+                case Checkpoint():
+                    self._see_checkpoint(each.entry)
+                case MetadataImage() | MetadataChanged():
                     pass
+
+    def _apply_to_log(self, found: JournalObject, each: IndexedEntry) -> None:
+        match each.entry:
+            case LogGrew(bucket, first, _):
+                self._grow(bucket, first, found, each)
+            case LogCut(bucket, end):
+                self._cut(bucket, end)
 
     # ---- metadata ---------------------------------------------------------------------------------------------------
 
@@ -183,8 +222,10 @@ class JournalFollower:
                 self._ends.pop(bucket, None)
                 return None
             folder = names.join(self._folder, names.tablet_folder("log", path, bucket))
+            copied = self._copied_end(bucket)
             log = self._logs[bucket] = LogTablet.open(
-                self._fs, folder, config=self._config, clock=self._clock, start_offset=start,
+                self._fs, folder, config=self._config, clock=self._clock, start_offset=max(start, copied),
+                start_writers=lambda: self._writers_at(bucket, copied) if copied >= start else None,
                 recovery_point=self._ends.get(bucket),
             )  # fmt: skip
             if len(self._logs) > _OPEN_LOGS_MAX:
@@ -193,6 +234,26 @@ class JournalFollower:
                 oldest.close()
         self._logs.move_to_end(bucket)
         return log
+
+    def _copied_end(self, bucket: TableBucket) -> int:
+        """Where the remote log of a bucket ends: a new log begins there."""
+        with self._connected() as sql:
+            query = "SELECT end_offset FROM remote_logs WHERE table_id = ? AND partition_id = ? AND bucket = ?"
+            row = sql.execute(query, bucket_columns(bucket)).fetchone()
+        return 0 if row is None else row[0]
+
+    def _writers_at(self, bucket: TableBucket, offset: int) -> bytes | None:
+        """What writers had done before the end of the remote log."""
+        path = self._path(bucket)
+        with self._connected() as sql:
+            row = sql.execute(
+                "SELECT segment_id, start_offset, end_offset, max_timestamp_ms, size_bytes FROM remote_segments "
+                "WHERE table_id = ? AND partition_id = ? AND bucket = ? AND end_offset = ?",
+                (*bucket_columns(bucket), offset),
+            ).fetchone()
+        if row is None or path is None:
+            return None
+        return read_writers(self._store, tablet_name(path, bucket), RemoteSegment(*row))
 
     def _path(self, bucket: TableBucket) -> PhysicalTablePath | None:
         with self._connected() as sql:

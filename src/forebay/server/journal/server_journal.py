@@ -24,6 +24,7 @@ from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.metadata.table import TableBucket
+from forebay.server.journal.checkpoints import JournalCheckpoints
 from forebay.server.journal.feed import FilePart, JournalFeed
 from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.store_gate import AnswerGate, LeaseGate, StoreGate
@@ -31,7 +32,7 @@ from forebay.server.journal.uploader import JournalUploader
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.store.journal import Fenced, JournalCursor, JournalWriter, open_journal
-from forebay.store.journal_format import EpochBegan, LogCut, LogGrew, MetadataImage
+from forebay.store.journal_format import Checkpoint, EpochBegan, LogCut, LogGrew, MetadataImage
 from forebay.store.objects import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class StoreSettings(NamedTuple):
     """The server, in words, for those who read the journal."""
     lease_seconds: float = 0.0
     """After this time without an object, a standby may take over, and nothing is acknowledged; 0: never."""
+    retention_seconds: float = 3600.0
+    """How long objects stay that are not needed any more."""
     is_awaited: bool = False
     """Whether answers wait for the store (`store.durability` = `store`)."""
 
@@ -70,6 +73,9 @@ class _State:
     writers: list[str] = field(default_factory=list)
     """The writers that this directory has been: those of the last epoch, and of one that may have begun."""
     ends: dict[TableBucket, int] = field(default_factory=dict)
+    needed_from: int = 1
+    """What a checkpoint says (`forebay.store.journal_format.Checkpoint`)."""
+    deleted_until: int = 1
 
 
 def has_journal_state(fs: FileSystem, data_dir: str) -> bool:
@@ -102,6 +108,11 @@ class ServerJournal:
         """Holds answers back until they are in the store, if that is wanted."""
         self._lease_end = self._next_renewal = float("inf")
         self._began = 0.0
+        self._fences: list[int] = []
+        """Numbers of fences that were read, or written, since the metadata were stored."""
+        self._image = 0
+        """The number of the object with the image that this epoch began with."""
+        self._metadata: MetadataStore | None = None
         self._renewal_seconds = _RENEWAL_SHARE * settings.lease_seconds or float("inf")
 
     # ---- starting ---------------------------------------------------------------------------------------------------
@@ -139,7 +150,11 @@ class ServerJournal:
             _LOGGER.info("the data directory is at object %d of the journal in %s", at.number, where)
             follower.finish(f"the data directory was made from the journal in {where}")
             self._fs.remove(names.join(directory.path, "journal-position"))
-        state = _State(store_id.hex(), at.number, at.seal, at.epoch, [], dict(follower.ends))
+        self._fences += follower.fences
+        state = _State(
+            store_id.hex(), at.number, at.seal, at.epoch, [], dict(follower.ends),
+            follower.needed_from, follower.deleted_until,
+        )  # fmt: skip
         self._write_state(state)
         return state
 
@@ -163,14 +178,23 @@ class ServerJournal:
                 for each in found.index.entries:
                     if isinstance(each.entry, LogGrew | LogCut):
                         state.ends[each.entry.bucket] = each.entry.end
+                    elif isinstance(each.entry, EpochBegan):
+                        self._fences.append(cursor.number)
+                    elif isinstance(each.entry, Checkpoint):
+                        state.needed_from, state.deleted_until = each.entry.needed_from, each.entry.deleted_until
             self._writer = cursor.fence(began, own, self._clock)
 
     def begin(self, metadata: MetadataStore) -> None:
         """Upload the metadata as it is now; from now on its changes are noted. Before anything else uses it."""
         writer = self._writer
         assert writer is not None
+        metadata.add_journal_fences([*self._fences, writer.number])
         began = self._clock.monotonic()
-        writer.write([(MetadataImage(self._clock.now_ms()), metadata.image())])
+        self._image = writer.write([(MetadataImage(self._clock.now_ms()), metadata.image())])
+        self._metadata = metadata
+        for bucket, (end, _) in metadata.remote_logs().items():
+            # Where a checkpoint left out what remote logs have.
+            self._state.ends[bucket] = max(end, self._state.ends.get(bucket, 0))
         self._renew(began)
         metadata.on_commit = self.feed.metadata_committed
 
@@ -182,6 +206,11 @@ class ServerJournal:
             self.gate = LeaseGate(lambda: self.has_lease, self._data_dir, loop)
         return self.gate
 
+    def note_file(self, name: str) -> None:
+        """Note a whole file of the data directory, if it is there."""
+        with suppress(FileMissing), closing(self._fs.open_reader(names.join(self._data_dir, name))) as file:
+            self.feed.add(FilePart(name, 0, file.size()))
+
     def note_files(self, folder: str) -> None:
         """Note all files below a folder of the data directory: what an earlier process has written may be missing."""
         with suppress(FileMissing):
@@ -191,13 +220,31 @@ class ServerJournal:
                 elif not names.is_temporary(entry.name):
                     self.feed.add(FilePart(f"{folder}/{entry.name}", 0, entry.size_bytes))
 
-    def start(self, replicas: ReplicaManager, on_fenced: Callable[[], None]) -> None:
-        """Upload from now on, in a thread; `on_fenced` is called in it if another server takes over."""
+    def start(
+        self,
+        replicas: ReplicaManager,
+        on_fenced: Callable[[], None],
+        *,
+        copied_ends: Callable[[], Mapping[TableBucket, int]],
+        note_files: Callable[[], None],
+    ) -> None:
+        """Upload from now on, in a thread; `on_fenced` is called in it if another server takes over.
+
+        `copied_ends`: the end of each remote log. `note_files`: notes all files that the journal has to have.
+        """
         assert self._writer is not None
+        assert self._metadata is not None
         self._uploader = JournalUploader(
             self.feed, self._writer, _ServerFiles(replicas, self._fs, self._data_dir), self._state.ends,
             clock=self._clock, on_stored=replicas.stored,
         )  # fmt: skip
+        checkpoints = self._uploader.checkpoints = JournalCheckpoints(
+            self.store, self._metadata, self.feed,
+            Checkpoint(self._image, self._state.needed_from, self._state.deleted_until),
+            retention_seconds=self._settings.retention_seconds, note_files=note_files, copied_ends=copied_ends,
+            exists=lambda bucket: replicas.find_table(bucket) is not None, clock=self._clock,
+        )  # fmt: skip
+        checkpoints.begin(self._writer.number, self._state.ends)
         self._thread = threads.thread(self._run, (on_fenced,), name="forebay-journal")
         self._thread.start()
 
@@ -264,6 +311,8 @@ class ServerJournal:
                     if self.gate is not None:
                         self.gate.stored(uploader.stored_count)
                 self._save_state_if_due(is_last=is_last)
+                if not is_last and uploader.checkpoints is not None and uploader.checkpoints.delete_due():
+                    self._wake.set()
             except (Fenced, CorruptData) as e:
                 _LOGGER.error("the journal ends here: %s", e)
                 self.is_fenced = isinstance(e, Fenced)
@@ -304,13 +353,16 @@ class ServerJournal:
         state = self._state
         state.number, state.seal, state.epoch = writer.number, writer.seal, writer.epoch
         state.ends = uploader.stored_ends()
+        if uploader.checkpoints is not None:
+            current = uploader.checkpoints.current
+            state.needed_from, state.deleted_until = current.needed_from, current.deleted_until
         self._write_state(state)
         self._next_save = now + _STATE_SECONDS
 
     def _write_state(self, state: _State) -> None:
         document: dict[str, Any] = {
             "store": state.store, "number": state.number, "seal": state.seal, "epoch": state.epoch,
-            "writers": state.writers,
+            "writers": state.writers, "needed_from": state.needed_from, "deleted_until": state.deleted_until,
             "ends": [[b.table_id, b.partition_id, b.bucket, end] for b, end in state.ends.items()],
         }  # fmt: skip
         body = json.dumps(document).encode() + b"\n"
@@ -329,8 +381,9 @@ class ServerJournal:
         document: Mapping[str, Any] = json.loads(body)
         ends = {TableBucket(table, bucket, partition): end for table, partition, bucket, end in document["ends"]}
         return _State(
-            document["store"], document["number"], document["seal"], document["epoch"], document["writers"], ends
-        )
+            document["store"], document["number"], document["seal"], document["epoch"], document["writers"], ends,
+            document["needed_from"], document["deleted_until"],
+        )  # fmt: skip
 
 
 class _ServerFiles:

@@ -20,7 +20,8 @@ from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import CorruptData, ForebayError, InvalidRequest
 from forebay.base.thread_rules import any_thread
 from forebay.metadata.table import TableBucket
-from forebay.server.journal.feed import FilePart, FileRemoval, JournalFeed, LogCut, LogEnd, MetadataCommit
+from forebay.server.journal.checkpoints import JournalCheckpoints
+from forebay.server.journal.feed import FilePart, FileRemoval, ImageTaken, JournalFeed, LogCut, LogEnd, MetadataCommit
 from forebay.store import journal_format as format_
 from forebay.store.journal import JournalWriter
 
@@ -70,6 +71,8 @@ class _Object:
     size_bytes: int = 0
     logs: dict[TableBucket, _LogRange] = field(default_factory=dict)
     others: list[tuple[format_.Entry, Buffer | None]] = field(default_factory=list)
+    has_image: bool = False
+    is_anchor: bool = False
 
 
 class JournalUploader:
@@ -99,6 +102,8 @@ class JournalUploader:
         self._cuts: dict[TableBucket, int] = {}
         """How many cuts of a log were among the notes that were taken."""
         self.stored_count = 0
+        self.checkpoints: JournalCheckpoints | None = None
+        """Gives anchors their checkpoints; without, they are objects like others."""
         self._failure: ForebayError | None = None
 
     @any_thread
@@ -140,12 +145,14 @@ class JournalUploader:
         Raises `Fenced` if another server has taken over, and `StorageFailure` if it is not known whether the object is
         there: the next call finds out.
         """
-        stored = self._next = self._next or self._take_notes()
+        if self._next is None and self.checkpoints is not None:
+            self.checkpoints.prepare(self._writer.number)
+        stored = self._next = self._next or self._take_anchor(even_if_empty=even_if_empty) or self._take_notes()
         if self._is_sent:
             self._writer.retry()
         else:
             entries = self._entries(stored)
-            if entries or even_if_empty:
+            if entries or even_if_empty or stored.is_anchor:
                 self._is_sent = True
                 self._writer.write(entries, stored.first_ms)
         self._next, self._is_sent = None, False
@@ -156,7 +163,20 @@ class JournalUploader:
         with self._changed:
             self.stored_count += stored.count
             self._changed.notify_all()
-        return bool(stored.count) or even_if_empty
+        if self.checkpoints is not None:
+            if stored.has_image:
+                self.checkpoints.image_stored(self._writer.number)
+            if stored.is_anchor:
+                self.checkpoints.anchor_stored(self._writer.number, self._ends)
+        return bool(stored.count) or even_if_empty or stored.is_anchor
+
+    def _take_anchor(self, *, even_if_empty: bool) -> _Object | None:
+        """The object for an anchor, if the next one is: it has the checkpoint alone, because it stays for ever."""
+        if self.checkpoints is None or not self._writer.is_anchor_next:
+            return None
+        if self._feed.first() is None and not even_if_empty:
+            return None
+        return _Object(is_anchor=True, others=[(self.checkpoints.checkpoint(self.stored_count), None)])
 
     def _take_notes(self) -> _Object:
         taken = _Object()
@@ -184,6 +204,10 @@ class JournalUploader:
                 if part is not None:
                     taken.size_bytes += len(part)
                     taken.others.append((format_.FileWritten(name, position), part))
+            case ImageTaken(image):
+                taken.size_bytes += len(image)
+                taken.has_image = True
+                taken.others.append((format_.MetadataImage(at_ms), image))
             case FileRemoval(name):
                 taken.others.append((format_.Removed(name), None))
 

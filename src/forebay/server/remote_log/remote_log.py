@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from forebay.codec.log.header import LogBatchHeader
 from forebay.fs.interface import FileSystem
@@ -16,10 +16,8 @@ from forebay.lake.lru_cache import LruCache
 from forebay.log.config import LogConfig
 from forebay.log.remote import RemoteFetch, RemoteSegment
 from forebay.log.segment import LogSegment, SegmentView
+from forebay.store.objects import ObjectMissing, ObjectStore
 from forebay.store.store_files import StoreFiles
-
-if TYPE_CHECKING:
-    from forebay.store.objects import ObjectStore
 
 _FETCHED_MAX = 32
 """Segments that are named to a client at once. It asks again behind them."""
@@ -50,6 +48,14 @@ class SegmentReaders:
             entries = segment.size_bytes // self.config.index_interval_bytes + 1
             self._cache.put(segment.segment_id, reader, entries * _INDEX_ENTRY_BYTES)
         return reader
+
+
+def read_writers(store: ObjectStore, tablet: str, segment: RemoteSegment) -> bytes | None:
+    """The writer snapshot at the end of a segment; None if it has none. Raises `StorageFailure`."""
+    try:
+        return store.read(segment.objects(tablet)[3])
+    except ObjectMissing:
+        return None
 
 
 class RemoteLog:

@@ -14,7 +14,7 @@ from forebay.base.ambient import Clock, IdSource
 from forebay.log.remote import RemoteSegment
 from forebay.log.segment import SegmentPart
 from forebay.metadata.table import PhysicalTablePath, TableBucket
-from forebay.server.metadata_store import MetadataStore, StoredRemoteSegment
+from forebay.server.metadata_store import MetadataStore
 from forebay.server.remote_log.manifest import (
     encode_manifest,
     manifest_name,
@@ -22,7 +22,7 @@ from forebay.server.remote_log.manifest import (
     tablet_name,
     tablet_of_manifest,
 )
-from forebay.server.remote_log.remote_log import RemoteLog, SegmentReaders
+from forebay.server.remote_log.remote_log import RemoteLog, SegmentReaders, read_writers
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -65,13 +65,14 @@ class RemoteLogs:
         with self._lock:
             log = self._logs.get(bucket)
             if log is None:
-                segments = (
-                    [_segment(each) for each in self._metadata.remote_segments(bucket)]
-                    if bucket in self._lists
-                    else []
-                )
+                segments = self._metadata.remote_segments(bucket) if bucket in self._lists else []
                 log = self._logs[bucket] = RemoteLog(tablet_name(table, bucket), segments, self._readers)
             return log
+
+    def writers_at_end(self, bucket: TableBucket, table: PhysicalTablePath) -> bytes | None:
+        """The writer snapshot where the remote log of a bucket ends; None if there is none. Any thread."""
+        segments = self.log(bucket, table).segments
+        return read_writers(self._store, tablet_name(table, bucket), segments[-1]) if segments else None
 
     def known(self) -> dict[TableBucket, str]:
         """The buckets of which segments were ever copied, each with the name of its manifest; empty if all have
@@ -128,7 +129,7 @@ class RemoteLogs:
         manifest = self._lists[bucket][1]
         doomed = [manifest] if manifest else []
         for stored in self._metadata.remote_segments(bucket):
-            doomed += _segment(stored).objects(tablet_of_manifest(manifest))
+            doomed += stored.objects(tablet_of_manifest(manifest))
         self._metadata.forget_remote_log(bucket, dict.fromkeys(doomed, self._clock.now_ms() + _READERS_MS))
         with self._lock:
             self._logs.pop(bucket, None)
@@ -155,10 +156,7 @@ class RemoteLogs:
             bucket,
             end,
             manifest,
-            added=[
-                StoredRemoteSegment(s.start_offset, s.end_offset, s.segment_id, s.max_timestamp_ms, s.size_bytes)
-                for s in added
-            ],
+            added=added,
             removed_until=removed[-1].end_offset if removed else 0,
             doomed=doomed,
             kept=created,
@@ -190,8 +188,3 @@ def _contents(upload: SegmentUpload, names: tuple[str, str, str, str]) -> Iterat
     if upload.writers is not None:
         yield writers, [upload.writers]
     yield log, upload.batches
-
-
-def _segment(stored: StoredRemoteSegment) -> RemoteSegment:
-    start, end, segment_id, max_timestamp_ms, size = stored
-    return RemoteSegment(segment_id, start, end, max_timestamp_ms, size)

@@ -134,11 +134,13 @@ class ReplicaManager:
         stored_end: Callable[[TableBucket], int] | None = None,
         remote_log: Callable[[TableBucket, PhysicalTablePath], RemoteReads] | None = None,
         remote_end: Callable[[TableBucket], int] = lambda _: 0,
+        remote_writers: Callable[[TableBucket, PhysicalTablePath], bytes | None] = lambda _bucket, _path: None,
     ) -> None:
         """`open_max`: buckets that stay open while unused. `checkpoint_records`: changelog records that trigger a
         checkpoint. `engine_factory` replaces the library engines (for tests). `noted`: for a journal, marks that it
         notes, too. `stored_end`: clients read a log up to this offset, which `stored` moves. `remote_log`: the part of
-        a log that is in a store. `remote_end`: how far it was ever copied there."""
+        a log that is in a store. `remote_end`: how far it was ever copied there; `remote_writers`:
+        the writer snapshot of that place."""
         self._fs = fs
         self._directory = data_directory
         self._catalog = catalog
@@ -153,7 +155,7 @@ class ReplicaManager:
         self._noted = noted
         self._stored_end = stored_end
         self._remote_log = remote_log
-        self._remote_end = remote_end
+        self._remote_end, self._remote_writers = remote_end, remote_writers
         self._witnesses = witnesses
         self._clock = clock
         self._write_scheduler = WriteScheduler(writers, clock, counters)
@@ -385,6 +387,8 @@ class ReplicaManager:
             marks=self._marks(bucket),
             high_watermark=self._high_watermarks.get(bucket, 0),
             clean_shutdown=parked is not None or self._was_closed(bucket),
+            start_offset=self._remote_end(bucket),  # where a new machine has nothing of this log yet
+            start_writers=partial(self._remote_writers, bucket, path),
             kept_writers=self.decided.writers(bucket) if self.decided.unfinished else (),
             progress=SlowProgress(self._clock, f"checking the log of {path}, bytes"),
         )
@@ -603,7 +607,7 @@ class ReplicaManager:
     def is_unwritten(self, bucket: TableBucket) -> bool:
         """Return whether a closed bucket was never written. Raises as `table_of` does."""
         is_noted = bucket in self._recovery_points or self._ends.stored_marks(bucket) is not None
-        return not is_noted and not self.segment_offsets(bucket)
+        return not is_noted and self._remote_end(bucket) == 0 and not self.segment_offsets(bucket)
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
         path = _physical_path(bucket, table)
