@@ -26,8 +26,8 @@ from forebay.server.config import (
     read_settings_file,
     server_config,
 )
-from forebay.server.journal.standby import Standby
 from forebay.server.server import Addresses, ForebayServer, event_loop
+from forebay.server.standby import Standby
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from forebay.base.errors import Conflict, ForebayError, StorageFailure
 from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
 from forebay.server.journal.server_journal import ServerJournal
-from forebay.server.journal.standby import Standby
+from forebay.server.standby import Standby
 from forebay.store.directory import DirectoryStore
 from forebay.store.opening import open_store
 from tests.patience import PATIENCE, until
