@@ -16,7 +16,7 @@ from forebay.codec.crc import crc32c
 from forebay.metadata.table import DatabaseInfo, TableBucket
 from forebay.server import metadata_store
 from forebay.server.metadata_store import (
-    Change,
+    ChangingStatement,
     LocalDatabaseFile,
     MetadataStore,
     OffsetsFile,
@@ -127,7 +127,7 @@ def rows_of(database: sqlite3.Connection) -> list[str]:
 
 
 def test_changes_that_are_repeated_on_an_image_give_the_same_store(tmp_path: Path) -> None:
-    changes: list[Change] = []
+    changes: list[ChangingStatement] = []
     with closing(MetadataStore(LocalDatabaseFile(str(tmp_path / "metadata.sqlite")))) as store:
         store.put_database(DatabaseInfo("before", None, {}, 1, 1))
         copy = sqlite3.connect(":memory:")
@@ -160,7 +160,7 @@ def test_changes_that_are_repeated_on_an_image_give_the_same_store(tmp_path: Pat
 
 
 def test_a_transaction_that_changes_nothing_or_fails_is_not_told(tmp_path: Path) -> None:
-    changes: list[Change] = []
+    changes: list[ChangingStatement] = []
     with closing(MetadataStore(LocalDatabaseFile(str(tmp_path / "metadata.sqlite")))) as store:
         store.on_commit = changes.extend
         with contextlib.suppress(ZeroDivisionError), store.transaction() as sql:

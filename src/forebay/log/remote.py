@@ -9,7 +9,7 @@ from forebay.codec.log.header import LogBatchHeader
 from forebay.fs import names
 
 
-class RemoteSegment(NamedTuple):
+class RemoteLogSegment(NamedTuple):
     """A segment in the store: its offsets (end exclusive), the time of its newest batch, and its size."""
 
     segment_id: str
@@ -37,7 +37,7 @@ class RemoteFetch(NamedTuple):
     """What a client has to read in the store: consecutive segments in a folder, given by path or URI."""
 
     folder: str
-    segments: Sequence[RemoteSegment]
+    segments: Sequence[RemoteLogSegment]
     first_position: int
     """Where in the first segment the batch begins that has the offset."""
 

@@ -268,7 +268,7 @@ SETTINGS: dict[str, Option] = by_name(
             "store.lease",
             milliseconds,
             "0 s",
-            "how long the store may get nothing before a standby takes over by itself; 0: none does",
+            "how long the store may get nothing before a standby takes over automatically; 0: none does",
         ),
         Option(
             "store.retention",

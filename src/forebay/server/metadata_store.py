@@ -26,7 +26,7 @@ from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.local import disk_of
-from forebay.log.remote import RemoteSegment
+from forebay.log.remote import RemoteLogSegment
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 
@@ -226,7 +226,7 @@ class LocalDatabaseFile:
         return disk_of(self.path)
 
 
-class Change(NamedTuple):
+class ChangingStatement(NamedTuple):
     """A statement that changed the store, and its values. Repeated on a copy from before it, it changes that alike:
     statements have no other source of values."""
 
@@ -239,11 +239,11 @@ class _RecordedConnection:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self.changes: list[Change] = []
+        self.changes: list[ChangingStatement] = []
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         if not statement.startswith(_READING):
-            self.changes.append(Change(statement, tuple(values)))
+            self.changes.append(ChangingStatement(statement, tuple(values)))
         return self._connection.execute(statement, values)
 
 
@@ -255,8 +255,8 @@ class MetadataStore:
 
         Raises `CorruptData` and `StorageFailure`.
         """
-        self.on_commit: Callable[[Sequence[Change]], None] | None = None
-        """Is told the changes of each transaction, in order, when it is durable and before the caller goes on."""
+        self.on_commit: Callable[[Sequence[ChangingStatement]], None] | None = None
+        """Called with the changes of each transaction, in order, when it is durable and before the caller goes on."""
         self._file, self._path = file, file.path
         self._lock = threads.rlock()
         if not is_new and file.is_empty():
@@ -609,10 +609,10 @@ class MetadataStore:
             for table_id, partition, bucket, end, manifest in self._rows("SELECT * FROM remote_logs")
         }
 
-    def remote_segments(self, bucket: TableBucket) -> list[RemoteSegment]:
+    def remote_segments(self, bucket: TableBucket) -> list[RemoteLogSegment]:
         """The segments of a bucket in the store, oldest first."""
         query = "SELECT * FROM remote_segments WHERE table_id = ? AND partition_id = ? AND bucket = ? ORDER BY 5"
-        return [RemoteSegment(*row[3:]) for row in self._rows(query, *bucket_columns(bucket))]
+        return [RemoteLogSegment(*row[3:]) for row in self._rows(query, *bucket_columns(bucket))]
 
     def change_remote_log(
         self,
@@ -620,7 +620,7 @@ class MetadataStore:
         end_offset: int,
         manifest: str,
         *,
-        added: Iterable[RemoteSegment] = (),
+        added: Iterable[RemoteLogSegment] = (),
         removed_until: int = 0,
         doomed: Mapping[str, int],
         kept: Iterable[str] = (),

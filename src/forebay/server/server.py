@@ -46,6 +46,7 @@ from forebay.server.context import HANDLERS, LakeParts, ServerContext, to_its_en
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.flow.request_limits import RequestLimits
+from forebay.server.journal.journaled_logs import JournaledLogs
 from forebay.server.journal.server_journal import ServerJournal, StoreSettings
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
@@ -301,49 +302,18 @@ class ForebayServer:
             writers=writers,
             on_progress=notifier.progressed,
             counters=counters,
-            noted=None if journal is None else journal.feed.marks,
-            stored_end=journal.stored_end if journal is not None and journal.is_awaited else None,
-            remote_log=None if remote_logs is None else remote_logs.log,
-            remote_end=(lambda _: 0) if remote_logs is None else remote_logs.end,
-            remote_writers=(lambda *_: None) if remote_logs is None else remote_logs.writers_at_end,
+            log_store=None if journal is None or remote_logs is None else JournaledLogs(journal, remote_logs),
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
+        limits = RequestLimits(injected.clock, config.value("server.request.max-items"), config.answer_bytes_max)
         self._context = ServerContext(
-            config,
-            catalog,
-            store,
-            replicas,
-            scanners,
-            table_snapshots,
-            transactions,
-            notifier,
-            injected.clock,
-            lake,
-            coordinator,
-            io,
-            RequestLimits(
-                injected.clock,
-                config.value("server.request.max-items"),
-                config.answer_bytes_max,
-            ),
-            counters,
-            epochs,
-            gate,
-            remote_logs,
-        )
+            config, catalog, store, replicas, scanners, table_snapshots, transactions, notifier, injected.clock, lake,
+            coordinator, io, limits, counters, epochs, gate, remote_logs,
+        )  # fmt: skip
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
         if journal is not None and remote_logs is not None:
-            self._start_journal(journal, replicas, remote_logs, store)
-            self._tiering = LogTiering(
-                remote_logs,
-                replicas,
-                lake.snapshots,
-                TieringSettings(config.value("store.segment-age"), config.value("remote.log.task-max-upload-segments")),
-                stored_end=journal.stored_end,
-                wait_until_stored=partial(journal.wait_until_stored, _STORED_SECONDS),
-                clock=injected.clock,
-            )
+            self._start_journal(journal, self._context, remote_logs)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
         io.submit(transactions.finish_decided)
 
@@ -375,24 +345,32 @@ class ForebayServer:
         readers = SegmentReaders(store, self.config.log_config, cache_bytes)
         return RemoteLogs(metadata, readers, self._injected.clock, self._injected.ids)
 
-    def _start_journal(
-        self, journal: ServerJournal, replicas: ReplicaManager, remote_logs: RemoteLogs, metadata: MetadataStore
-    ) -> None:
-        loop = asyncio.get_running_loop()
+    def _start_journal(self, journal: ServerJournal, context: ServerContext, remote_logs: RemoteLogs) -> None:
+        """Upload from now on, and move log segments to the store."""
+        config, replicas, loop = self.config, context.replicas, asyncio.get_running_loop()
 
         def fenced() -> None:
             loop.call_soon_threadsafe(self._fenced)
 
         def note_files() -> None:
             journal.note_files(names.STAGES_FOLDER)
-            for snapshots in metadata.lake_snapshots().values():
+            for snapshots in context.store.lake_snapshots().values():
                 for file in (file for snapshot in snapshots for file in snapshot.files):
                     journal.note_file(file.path)
 
         journal.note_files(names.STAGES_FOLDER)
         journal.start(replicas, fenced, copied_ends=remote_logs.ends, note_files=note_files)
         for bucket in replicas.ends_beyond(journal.stored_end):
-            self.context.io.submit(replicas.touch, bucket)
+            context.io.submit(replicas.touch, bucket)
+        self._tiering = LogTiering(
+            remote_logs,
+            replicas,
+            context.lake.snapshots,
+            TieringSettings(config.value("store.segment-age"), config.value("remote.log.task-max-upload-segments")),
+            stored_end=journal.stored_end,
+            wait_until_stored=partial(journal.wait_until_stored, _STORED_SECONDS),
+            clock=self._injected.clock,
+        )
 
     def _fenced(self) -> None:
         """Serve nothing any more: another server has the store."""

@@ -44,7 +44,7 @@ class Standby:
         self._clock = clock
         self._directory = DataDirectory.open(fs, data_dir)
         try:
-            # The directory of a server that was stopped may go on as one; it follows nobody.
+            # The directory of a server that was stopped may go on as one; it follows no other server.
             self._follower = (
                 None
                 if has_journal_state(fs, data_dir)

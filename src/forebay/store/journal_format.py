@@ -54,7 +54,7 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EpochBegan:
-    """A server has taken over. Another one may do so by itself after `lease_ms` without an object; 0: never."""
+    """A server has taken over. Another one may do so automatically after `lease_ms` without an object; 0: never."""
 
     holder: str
     reason: str

@@ -23,7 +23,7 @@ from forebay.store.directory import DirectoryStore
 from forebay.store.journal import JournalCursor, open_journal
 from forebay.store.journal_format import EpochBegan, MetadataImage
 from tests.log.log_batches import make_batch
-from tests.server.journal.test_uploader import Server, content_of
+from tests.server.journal.noted_server import Server, content_of
 
 
 class Primary(Server):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from forebay.base.errors import CorruptData, InvalidRequest, StorageFailure
-from forebay.log.log_ends import NoMarks
+from forebay.base.errors import CorruptData, StorageFailure
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.server.journal.feed import FilePart, FileRemoval, JournalFeed
 from forebay.server.journal.uploader import JournalUploader
-from forebay.server.metadata_store import Change
+from forebay.server.metadata_store import ChangingStatement
 from forebay.store.directory import DirectoryStore
 from forebay.store.journal import JournalCursor, JournalWriter, open_journal
 from forebay.store.journal_format import (
@@ -28,45 +26,7 @@ from forebay.store.journal_format import (
 )
 from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import make_batch
-
-
-@dataclass
-class Server:
-    """Logs and files whose changes are noted."""
-
-    feed: JournalFeed = field(default_factory=JournalFeed)
-    fs: FaultyFileSystem = field(default_factory=lambda: FaultyFileSystem(random.Random(1)))
-    logs: dict[TableBucket, LogTablet] = field(default_factory=dict)
-    files: dict[str, bytes] = field(default_factory=dict)
-
-    def open_log(self, number: int) -> LogTablet:
-        bucket = TableBucket(number, 0)
-        log = LogTablet.open(self.fs, f"/data/log-{number}", marks=self.feed.marks(bucket, NoMarks()))
-        self.logs[bucket] = log
-        return log
-
-    def log_batches(self, bucket: TableBucket, first: int, end: int) -> Iterator[memoryview] | None:
-        log = self.logs.get(bucket)
-        return None if log is None else self._batches(log, first, end)
-
-    @staticmethod
-    def _batches(log: LogTablet, first: int, end: int) -> Iterator[memoryview]:
-        while first < end:
-            piece = log.read(first, 200, end)
-            if piece.base_offset != first or piece.next_offset == first:
-                raise InvalidRequest(f"no batch from {first} to {end}")
-            yield piece.data
-            first = piece.next_offset
-
-    def log_bytes(self, bucket: TableBucket, first: int, end: int) -> int:
-        try:
-            return sum(piece.nbytes for piece in self.log_batches(bucket, first, end) or ())
-        except InvalidRequest:
-            return 0
-
-    def file_part(self, name: str, position: int, end: int) -> bytes | None:
-        content = self.files.get(name)
-        return None if content is None else content[position:end]
+from tests.server.journal.noted_server import Server, content_of
 
 
 @dataclass
@@ -75,7 +35,7 @@ class Copy:
 
     logs: dict[TableBucket, list[tuple[int, int, bytes]]] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
-    statements: list[Change] = field(default_factory=list)
+    statements: list[ChangingStatement] = field(default_factory=list)
 
     def follow(self, cursor: JournalCursor) -> None:
         while (found := cursor.next()) is not None:
@@ -88,7 +48,9 @@ class Copy:
                     case LogCut(bucket, end):
                         self._cut(bucket, end)
                     case MetadataChanged():
-                        self.statements += [Change(text, tuple(values)) for text, values in decode_statements(payload)]
+                        self.statements += [
+                            ChangingStatement(text, tuple(values)) for text, values in decode_statements(payload)
+                        ]
                     case FileWritten(name, position):
                         self.files[name] = self.files.get(name, b"")[:position] + payload
                     case Removed(name):
@@ -125,10 +87,6 @@ def copy_of(store: DirectoryStore) -> Copy:
     copy = Copy()
     copy.follow(JournalCursor(store, open_journal(store)))
     return copy
-
-
-def content_of(log: LogTablet, end: int) -> bytes:
-    return b"".join(Server._batches(log, 0, end))
 
 
 def test_rows_are_in_the_journal_when_they_are_synced(store: DirectoryStore, writer: JournalWriter) -> None:
@@ -202,7 +160,7 @@ def test_the_journal_has_a_prefix_of_what_happened_at_any_time(
     server = Server()
     uploader = JournalUploader(server.feed, writer, server, object_bytes=rng.choice([1, 500, 1 << 20]))
     copy, cursor = Copy(), JournalCursor(store, open_journal(store))
-    statements: list[Change] = []
+    statements: list[ChangingStatement] = []
     logs = {number: server.open_log(number) for number in range(3)}
     for step in range(150):
         number = rng.randrange(3)
@@ -219,7 +177,7 @@ def test_the_journal_has_a_prefix_of_what_happened_at_any_time(
                 log.close()
                 logs[number] = server.open_log(number)
             case 6:
-                change = Change("INSERT", (step,))
+                change = ChangingStatement("INSERT", (step,))
                 statements.append(change)
                 server.feed.metadata_committed([change])
             case 7:

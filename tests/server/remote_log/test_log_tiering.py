@@ -18,7 +18,7 @@ from forebay import Table
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import CorruptData, InvalidRequest, StorageFailure
 from forebay.inprocess import EmbeddedConnection
-from forebay.log.remote import RemoteSegment
+from forebay.log.remote import RemoteLogSegment
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
@@ -362,7 +362,7 @@ def test_a_log_that_is_shorter_than_the_store_is_refused_by_name(start: Start, t
     tier(conn)
     conn.close()
     metadata = MetadataStore(LocalDatabaseFile(str(tmp_path / "data" / METADATA_FILE)), is_new=False)
-    beyond = RemoteSegment("of-another-history", 1000, 2000, 0, 10)
+    beyond = RemoteLogSegment("of-another-history", 1000, 2000, 0, 10)
     bucket = TableBucket(table.info.table_id, 0)
     metadata.change_remote_log(bucket, 2000, "log/x/metadata/y.manifest", added=[beyond], doomed={})
     metadata.close()

@@ -5,7 +5,7 @@ is in remote logs; then the metadata are taken, with the lists of these remote l
 When all that is in the journal, the cut is complete, and the anchor has a checkpoint that names it.
 
 A *generation* is an anchor and the ends that logs had in the journal there. When remote logs have reached these ends,
-nobody needs the objects up to the anchor for logs any more.
+no reader needs the objects up to the anchor for logs any more.
 
 Threads: the uploading thread alone.
 """
@@ -36,7 +36,7 @@ class _Cut(NamedTuple):
     """How many notes have to be in the journal."""
 
 
-class _Generation(NamedTuple):
+class _AnchorEnds(NamedTuple):
     number: int
     ends: Mapping[TableBucket, int]
 
@@ -68,13 +68,13 @@ class JournalCheckpoints:
         self._prepared_for = 0
         self._cut: _Cut | None = None
         self._cut_image: int | None = None
-        self._generations: deque[_Generation] = deque()
+        self._generations: deque[_AnchorEnds] = deque()
         self._doomed: deque[tuple[float, int]] = deque()
         """(time from which on they are deleted, number) of objects below which none is needed."""
 
     def begin(self, number: int, ends: Mapping[TableBucket, int]) -> None:
         """The journal is at object `number`, with these ends of logs."""
-        self._generations.append(_Generation(number, dict(ends)))
+        self._generations.append(_AnchorEnds(number, dict(ends)))
 
     def prepare(self, number: int) -> None:
         """Prepare a cut if the next anchor is near. `number`: the last object of the journal."""
@@ -95,7 +95,7 @@ class JournalCheckpoints:
             needed_from = self._generations.popleft().number + 1
         return needed_from
 
-    def _is_copied(self, generation: _Generation, copied: Mapping[TableBucket, int]) -> bool:
+    def _is_copied(self, generation: _AnchorEnds, copied: Mapping[TableBucket, int]) -> bool:
         return all(copied.get(bucket, 0) >= end or not self._exists(bucket) for bucket, end in generation.ends.items())
 
     def image_stored(self, number: int) -> None:
@@ -112,7 +112,7 @@ class JournalCheckpoints:
 
     def anchor_stored(self, number: int, ends: Mapping[TableBucket, int]) -> None:
         """The anchor `number` is in the journal, with the checkpoint of before, and logs have these ends there."""
-        self._generations.append(_Generation(number, dict(ends)))
+        self._generations.append(_AnchorEnds(number, dict(ends)))
         due = self._clock.monotonic() + self._retention_seconds
         if self.current.first > (self._doomed[-1][1] if self._doomed else self.current.deleted_until):
             self._doomed.append((due, self.current.first))

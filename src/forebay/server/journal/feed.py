@@ -19,7 +19,7 @@ from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.thread_rules import any_thread
 from forebay.log.log_ends import EndMarks
 from forebay.metadata.table import TableBucket
-from forebay.server.metadata_store import Change
+from forebay.server.metadata_store import ChangingStatement
 
 
 class LogEnd(NamedTuple):
@@ -29,7 +29,7 @@ class LogEnd(NamedTuple):
     end: int
 
 
-class LogCut(NamedTuple):
+class LogTruncation(NamedTuple):
     """A log was cut back to `end`. It cannot be read between the cut and its note."""
 
     bucket: TableBucket
@@ -39,7 +39,7 @@ class LogCut(NamedTuple):
 class MetadataCommit(NamedTuple):
     """A transaction of the metadata store."""
 
-    changes: Sequence[Change]
+    changes: Sequence[ChangingStatement]
 
 
 class FilePart(NamedTuple):
@@ -62,7 +62,7 @@ class ImageTaken(NamedTuple):
     image: bytes
 
 
-Note = LogEnd | LogCut | MetadataCommit | FilePart | FileRemoval | ImageTaken
+Note = LogEnd | LogTruncation | MetadataCommit | FilePart | FileRemoval | ImageTaken
 
 
 class TimedNote(NamedTuple):
@@ -87,12 +87,12 @@ class JournalFeed:
     def add(self, note: Note) -> None:
         """Note a change."""
         with self._lock:
-            if type(note) is LogCut:
+            if type(note) is LogTruncation:
                 self._cuts[note.bucket] = self._cuts.get(note.bucket, 0) + 1
             self._notes.append(TimedNote(self._clock.now_ms(), note))
             self.noted += 1
 
-    def metadata_committed(self, changes: Sequence[Change]) -> None:
+    def metadata_committed(self, changes: Sequence[ChangingStatement]) -> None:
         """Note a transaction of the metadata store: its `on_commit`."""
         self.add(MetadataCommit(changes))
 
@@ -132,7 +132,7 @@ class _NotedMarks:
 
     def begin(self, end: int) -> None:
         self._marks.begin(end)
-        self._feed.add((LogCut if self._is_being_cut else LogEnd)(self._bucket, end))
+        self._feed.add((LogTruncation if self._is_being_cut else LogEnd)(self._bucket, end))
         self._is_being_cut = False
 
     def synced(self, end: int) -> None:

@@ -23,7 +23,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
-from forebay.log.remote import RemoteSegment
+from forebay.log.remote import RemoteLogSegment
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
 from forebay.server.metadata_store import METADATA_FILE, bucket_columns
@@ -253,7 +253,7 @@ class JournalFollower:
             ).fetchone()
         if row is None or path is None:
             return None
-        return read_writers(self._store, tablet_name(path, bucket), RemoteSegment(*row))
+        return read_writers(self._store, tablet_name(path, bucket), RemoteLogSegment(*row))
 
     def _path(self, bucket: TableBucket) -> PhysicalTablePath | None:
         with self._connected() as sql:

@@ -21,7 +21,15 @@ from forebay.base.errors import CorruptData, ForebayError, InvalidRequest
 from forebay.base.thread_rules import any_thread
 from forebay.metadata.table import TableBucket
 from forebay.server.journal.checkpoints import JournalCheckpoints
-from forebay.server.journal.feed import FilePart, FileRemoval, ImageTaken, JournalFeed, LogCut, LogEnd, MetadataCommit
+from forebay.server.journal.feed import (
+    FilePart,
+    FileRemoval,
+    ImageTaken,
+    JournalFeed,
+    LogEnd,
+    LogTruncation,
+    MetadataCommit,
+)
 from forebay.store import journal_format as format_
 from forebay.store.journal import JournalWriter
 
@@ -89,7 +97,7 @@ class JournalUploader:
         object_bytes: int = OBJECT_BYTES,
         on_stored: Callable[[TableBucket, int], None] | None = None,
     ) -> None:
-        """`stored_ends`: the end of each log in the journal so far. `on_stored` is told of each new one."""
+        """`stored_ends`: the end of each log in the journal so far. `on_stored` is called with each new one."""
         self._on_stored = on_stored
         self._feed, self._writer, self._files, self._clock = feed, writer, files, clock
         self._object_bytes = object_bytes
@@ -191,7 +199,7 @@ class JournalUploader:
         match note:
             case LogEnd(bucket, end):
                 self._take_end(taken, bucket, end)
-            case LogCut(bucket, end):
+            case LogTruncation(bucket, end):
                 self._cuts[bucket] = self._cuts.get(bucket, 0) + 1
                 range_ = self._range(taken, bucket)
                 range_.low, range_.end = min(range_.low, end), min(range_.end, end)

@@ -90,7 +90,7 @@ class LakeSnapshots:
         self, fs: FileSystem, data_dir: str, store: MetadataStore, clock: Clock, ids: IdSource,
         grew: Callable[[str, int, int], None] | None = None,
     ) -> None:  # fmt: skip
-        """`grew` is told of each new file of offsets: its path relative to `data_dir`, 0 and its size."""
+        """`grew` is called with each new file of offsets: its path relative to `data_dir`, 0 and its size."""
         self._grew = grew
         self._fs = fs
         self._data_dir = data_dir

@@ -8,7 +8,7 @@ from typing import Any
 
 from forebay.base.ambient import IdSource
 from forebay.fs import names
-from forebay.log.remote import RemoteSegment
+from forebay.log.remote import RemoteLogSegment
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 
 _VERSION = 1
@@ -35,7 +35,7 @@ def tablet_of_manifest(name: str) -> str:
     return name.rsplit("/", 2)[0]
 
 
-def encode_manifest(table: PhysicalTablePath, bucket: TableBucket, segments: Sequence[RemoteSegment]) -> bytes:
+def encode_manifest(table: PhysicalTablePath, bucket: TableBucket, segments: Sequence[RemoteLogSegment]) -> bytes:
     """The content of a manifest."""
     document: dict[str, Any] = {"version": _VERSION, "database": table.table.database, "table": table.table.table}
     if table.partition is not None:

@@ -14,7 +14,7 @@ from forebay.codec.log.header import LogBatchHeader
 from forebay.fs.interface import FileSystem
 from forebay.lake.lru_cache import LruCache
 from forebay.log.config import LogConfig
-from forebay.log.remote import RemoteFetch, RemoteSegment
+from forebay.log.remote import RemoteFetch, RemoteLogSegment
 from forebay.log.segment import LogSegment, SegmentView
 from forebay.store.objects import ObjectMissing, ObjectStore
 from forebay.store.store_files import StoreFiles
@@ -36,7 +36,7 @@ class SegmentReaders:
         self._files = StoreFiles(store)
         self._cache: LruCache[str, LogSegment] = LruCache(size=cache_bytes)
 
-    def open(self, tablet: str, segment: RemoteSegment) -> LogSegment:
+    def open(self, tablet: str, segment: RemoteLogSegment) -> LogSegment:
         """A reader of a segment in the folder `tablet`. Reads nothing yet."""
         reader = self._cache.get(segment.segment_id)
         if reader is None:
@@ -50,7 +50,7 @@ class SegmentReaders:
         return reader
 
 
-def read_writers(store: ObjectStore, tablet: str, segment: RemoteSegment) -> bytes | None:
+def read_writers(store: ObjectStore, tablet: str, segment: RemoteLogSegment) -> bytes | None:
     """The writer snapshot at the end of a segment; None if it has none. Raises `StorageFailure`."""
     try:
         return store.read(segment.objects(tablet)[3])
@@ -58,10 +58,10 @@ def read_writers(store: ObjectStore, tablet: str, segment: RemoteSegment) -> byt
         return None
 
 
-class RemoteLog:
+class RemoteLogTablet:
     """The segments of a bucket in the store: consecutive, oldest first. Any thread may read; one changes the list."""
 
-    def __init__(self, tablet: str, segments: Sequence[RemoteSegment], readers: SegmentReaders) -> None:
+    def __init__(self, tablet: str, segments: Sequence[RemoteLogSegment], readers: SegmentReaders) -> None:
         """`tablet`: the folder of the objects, relative to the store."""
         self.tablet = tablet
         self.segments = tuple(segments)
@@ -74,7 +74,7 @@ class RemoteLog:
         segments = self.segments
         return (segments[0].start_offset, segments[-1].end_offset) if segments else None
 
-    def segments_from(self, offset: int, count: int) -> Sequence[RemoteSegment]:
+    def segments_from(self, offset: int, count: int) -> Sequence[RemoteLogSegment]:
         """The segment that has `offset`, and those after it, at most `count`; none if none has it."""
         segments = self.segments
         first = bisect_right([each.start_offset for each in segments], offset) - 1

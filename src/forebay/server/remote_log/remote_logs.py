@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
-from forebay.log.remote import RemoteSegment
+from forebay.log.remote import RemoteLogSegment
 from forebay.log.segment import SegmentPart
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.metadata_store import MetadataStore
@@ -22,7 +22,7 @@ from forebay.server.remote_log.manifest import (
     tablet_name,
     tablet_of_manifest,
 )
-from forebay.server.remote_log.remote_log import RemoteLog, SegmentReaders, read_writers
+from forebay.server.remote_log.remote_log import RemoteLogTablet, SegmentReaders, read_writers
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -52,7 +52,7 @@ class RemoteLogs:
         self._lock = threads.lock()
         self._lists = metadata.remote_logs()
         """Of buckets of which segments were ever copied: up to which offset, and the name of the manifest."""
-        self._logs: dict[TableBucket, RemoteLog] = {}
+        self._logs: dict[TableBucket, RemoteLogTablet] = {}
         """Of buckets that were asked for."""
 
     @property
@@ -60,13 +60,13 @@ class RemoteLogs:
         """The path or URI of the store."""
         return self._store.location
 
-    def log(self, bucket: TableBucket, table: PhysicalTablePath) -> RemoteLog:
+    def log(self, bucket: TableBucket, table: PhysicalTablePath) -> RemoteLogTablet:
         """The remote log of a bucket, which may have no segment yet. Any thread."""
         with self._lock:
             log = self._logs.get(bucket)
             if log is None:
                 segments = self._metadata.remote_segments(bucket) if bucket in self._lists else []
-                log = self._logs[bucket] = RemoteLog(tablet_name(table, bucket), segments, self._readers)
+                log = self._logs[bucket] = RemoteLogTablet(tablet_name(table, bucket), segments, self._readers)
             return log
 
     def writers_at_end(self, bucket: TableBucket, table: PhysicalTablePath) -> bytes | None:
@@ -138,11 +138,11 @@ class RemoteLogs:
     def _change(
         self,
         bucket: TableBucket,
-        log: RemoteLog,
+        log: RemoteLogTablet,
         manifest: str,
         *,
-        added: Sequence[RemoteSegment],
-        kept: Sequence[RemoteSegment],
+        added: Sequence[RemoteLogSegment],
+        kept: Sequence[RemoteLogSegment],
         created: Iterable[str],
     ) -> None:
         removed = log.segments[: len(log.segments) - len(kept)]
@@ -177,8 +177,8 @@ class RemoteLogs:
         self._metadata.objects_deleted(doomed)
 
 
-def _new_segment(part: SegmentPart, segment_id: str) -> RemoteSegment:
-    return RemoteSegment(segment_id, part.start_offset, part.end_offset, part.last_timestamp_ms, part.size_bytes)
+def _new_segment(part: SegmentPart, segment_id: str) -> RemoteLogSegment:
+    return RemoteLogSegment(segment_id, part.start_offset, part.end_offset, part.last_timestamp_ms, part.size_bytes)
 
 
 def _contents(upload: SegmentUpload, names: tuple[str, str, str, str]) -> Iterator[tuple[str, Iterable[Buffer]]]:

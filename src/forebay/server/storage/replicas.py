@@ -34,7 +34,6 @@ from forebay.kv.tablet import KvTablet
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.log.log_ends import EndMarks, LogEnds, StoredMarks
-from forebay.log.remote import RemoteReads
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.counters import ServerCounters
@@ -43,6 +42,7 @@ from forebay.server.flow.write_queue import WriteScheduler
 from forebay.server.metadata.catalog import LiveTable, TableCatalog, buckets_of
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.log_epochs import LogEpochs
+from forebay.server.storage.log_store import LogStore, NoLogStore
 from forebay.server.storage.open_buckets import OpenBuckets
 from forebay.server.storage.replica import BucketReplica, ParkedBucket
 from forebay.server.storage.slow_progress import SlowProgress
@@ -130,17 +130,10 @@ class ReplicaManager:
         checkpoint_records: int,
         engine_factory: EngineFactory | None = None,
         counters: ServerCounters | None = None,
-        noted: Callable[[TableBucket, EndMarks], EndMarks] | None = None,
-        stored_end: Callable[[TableBucket], int] | None = None,
-        remote_log: Callable[[TableBucket, PhysicalTablePath], RemoteReads] | None = None,
-        remote_end: Callable[[TableBucket], int] = lambda _: 0,
-        remote_writers: Callable[[TableBucket, PhysicalTablePath], bytes | None] = lambda _bucket, _path: None,
+        log_store: LogStore | None = None,
     ) -> None:
         """`open_max`: buckets that stay open while unused. `checkpoint_records`: changelog records that trigger a
-        checkpoint. `engine_factory` replaces the library engines (for tests). `noted`: for a journal, marks that it
-        notes, too. `stored_end`: clients read a log up to this offset, which `stored` moves. `remote_log`: the part of
-        a log that is in a store. `remote_end`: how far it was ever copied there; `remote_writers`:
-        the writer snapshot of that place."""
+        checkpoint. `engine_factory` replaces the library engines (for tests)."""
         self._fs = fs
         self._directory = data_directory
         self._catalog = catalog
@@ -152,10 +145,7 @@ class ReplicaManager:
         self._reserve = reserve
         self._engine = engine
         self._engine_factory = engine_factory
-        self._noted = noted
-        self._stored_end = stored_end
-        self._remote_log = remote_log
-        self._remote_end, self._remote_writers = remote_end, remote_writers
+        self._log_store: LogStore = log_store or NoLogStore()
         self._witnesses = witnesses
         self._clock = clock
         self._write_scheduler = WriteScheduler(writers, clock, counters)
@@ -387,8 +377,8 @@ class ReplicaManager:
             marks=self._marks(bucket),
             high_watermark=self._high_watermarks.get(bucket, 0),
             clean_shutdown=parked is not None or self._was_closed(bucket),
-            start_offset=self._remote_end(bucket),  # where a new machine has nothing of this log yet
-            start_writers=partial(self._remote_writers, bucket, path),
+            start_offset=self._log_store.remote_end(bucket),
+            start_writers=partial(self._log_store.writers_at_end, bucket, path),
             kept_writers=self.decided.writers(bucket) if self.decided.unfinished else (),
             progress=SlowProgress(self._clock, f"checking the log of {path}, bytes"),
         )
@@ -408,10 +398,11 @@ class ReplicaManager:
         self._unchecked.discard(bucket)
         # All that is in the log after opening it is durable (LogTablet.open).
         end = log.log_end_offset if kv is None else kv.applied_offset
-        if self._stored_end is None:
+        visible = self._log_store.visible_end(bucket)
+        if visible is None:
             log.high_watermark = end
         else:
-            log.watermark_limit = max(self._stored_end(bucket), log.local_start_offset)
+            log.watermark_limit = max(visible, log.local_start_offset)
             log.raise_high_watermark(end)
         before_write = self._epochs.save if is_unsaved else None
         replica = BucketReplica(
@@ -427,10 +418,8 @@ class ReplicaManager:
         return replica
 
     def _attach_remote(self, log: LogTablet, bucket: TableBucket, path: PhysicalTablePath) -> None:
-        if self._remote_log is None:
-            return
-        log.remote = self._remote_log(bucket, path)
-        if (end := self._remote_end(bucket)) > log.log_end_offset:
+        log.remote = self._log_store.remote(bucket, path)
+        if (end := self._log_store.remote_end(bucket)) > log.log_end_offset:
             raise CorruptData(
                 f"{log.folder} ends at offset {log.log_end_offset}, and the store has its records up to offset "
                 f"{end}: the disk has lost some. Start with a new data directory, which is made from the store",
@@ -607,7 +596,7 @@ class ReplicaManager:
     def is_unwritten(self, bucket: TableBucket) -> bool:
         """Return whether a closed bucket was never written. Raises as `table_of` does."""
         is_noted = bucket in self._recovery_points or self._ends.stored_marks(bucket) is not None
-        return not is_noted and self._remote_end(bucket) == 0 and not self.segment_offsets(bucket)
+        return not is_noted and self._log_store.remote_end(bucket) == 0 and not self.segment_offsets(bucket)
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
         path = _physical_path(bucket, table)
@@ -633,8 +622,7 @@ class ReplicaManager:
         self._saved = (points, watermarks)
 
     def _marks(self, bucket: TableBucket) -> EndMarks:
-        marks = self._ends.marks(bucket)
-        return marks if self._noted is None else self._noted(bucket, marks)
+        return self._log_store.marks(bucket, self._ends.marks(bucket))
 
     def ends_beyond(self, offset: Callable[[TableBucket], int]) -> list[TableBucket]:
         """The closed buckets whose logs may go beyond an offset."""

@@ -75,7 +75,7 @@ class StageFiles:
     """The files of all stages, below one folder. A few of those that grow are kept open."""
 
     def __init__(self, fs: FileSystem, folder: str, grew: Callable[[str, int, int], None] | None = None) -> None:
-        """`grew` is told of each finished stage: its path relative to the data directory, 0 and its size."""
+        """`grew` is called with each finished stage: its path relative to the data directory, 0 and its size."""
         self._fs = fs
         self._folder = folder
         self._grew = grew

@@ -1,0 +1,53 @@
+"""What a server's store has of its logs, as the buckets see it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from forebay.log.log_ends import EndMarks
+from forebay.log.remote import RemoteReads
+from forebay.metadata.table import PhysicalTablePath, TableBucket
+
+
+class LogStore(Protocol):
+    """The store of a server's logs: their journal, and their remote logs. Called in any thread."""
+
+    def marks(self, bucket: TableBucket, marks: EndMarks) -> EndMarks:
+        """Return the marks of a log that the journal notes, too."""
+        ...
+
+    def visible_end(self, bucket: TableBucket) -> int | None:
+        """Return up to which offset clients read a log now, which `ReplicaManager.stored` moves; None: up to what is
+        durable here."""
+        ...
+
+    def remote(self, bucket: TableBucket, table: PhysicalTablePath) -> RemoteReads | None:
+        """The remote log of a bucket."""
+        ...
+
+    def remote_end(self, bucket: TableBucket) -> int:
+        """Up to which offset a log was ever copied. Where a new machine has nothing of the log, it begins there."""
+        ...
+
+    def writers_at_end(self, bucket: TableBucket, table: PhysicalTablePath) -> bytes | None:
+        """The writer snapshot of that place, if there is one."""
+        ...
+
+
+class NoLogStore:
+    """For servers without a store."""
+
+    def marks(self, bucket: TableBucket, marks: EndMarks) -> EndMarks:
+        return marks
+
+    def visible_end(self, bucket: TableBucket) -> int | None:
+        return None
+
+    def remote(self, bucket: TableBucket, table: PhysicalTablePath) -> RemoteReads | None:
+        return None
+
+    def remote_end(self, bucket: TableBucket) -> int:
+        return 0
+
+    def writers_at_end(self, bucket: TableBucket, table: PhysicalTablePath) -> bytes | None:
+        return None
