@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +32,7 @@ from forebay.base.errors import CorruptData, StorageFailure
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.engine import EngineFactory, KvEngine
-from forebay.kv.file_checksums import first_difference, list_files, sync_files
+from forebay.kv.file_checksums import ListedFile, first_difference, list_files, listed_files, listing_of, sync_files
 from forebay.kv.lmdb.lmdb_file import check_engine_files
 
 _LOGGER = logging.getLogger(__name__)
@@ -101,6 +101,39 @@ def damage_of_checkpoint(fs: FileSystem, path: str) -> str | None:
         return e.message
 
 
+class Checkpoint(NamedTuple):
+    """A durable copy of the state: the changelog offset that it contains (exclusive), its folder, and its files."""
+
+    offset: int
+    path: str
+    files: Sequence[ListedFile]
+
+
+def write_fetched_checkpoint(
+    fs: FileSystem, path: str, offset: int, files: Iterable[tuple[ListedFile, Iterable[bytes]]]
+) -> None:
+    """Put a checkpoint that was copied elsewhere into the folder `path` of a state, which has none: durable, or not
+    there. Raises the errors of reading the `files`."""
+    final = names.join(path, f"{_CHECKPOINT_PREFIX}{offset:0{_OFFSET_DIGITS}d}")
+    temporary = final + names.TEMPORARY_SUFFIX
+    fs.remove_tree(temporary)
+    fs.make_directories(temporary)
+    listed = []
+    for file, chunks in files:
+        listed.append(file)
+        with contextlib.closing(fs.open_append(names.join(temporary, file.name))) as copy:
+            for chunk in chunks:
+                copy.append([chunk])
+            copy.sync()
+    fs.write_atomic(names.join(temporary, _CHECKSUMS_FILE), listing_of(listed).encode())
+    fs.rename(temporary, final)
+    fs.sync_directory(path)
+
+
+def _offset_of(checkpoint: str) -> int:
+    return int(checkpoint.rpartition("/")[2].removeprefix(_CHECKPOINT_PREFIX)[:_OFFSET_DIGITS])
+
+
 class KvFolder:
     """The folder of one bucket's key-value state."""
 
@@ -110,6 +143,24 @@ class KvFolder:
         self._engine_path = names.join(path, _ENGINE_FOLDER)
         self._trust_path = names.join(path, _TRUST_FILE)
         self._found_damaged = False
+        self._pinned: str | None = None
+
+    @contextlib.contextmanager
+    def pinned_checkpoint(self) -> Iterator[Checkpoint | None]:
+        """Yield the newest checkpoint, which stays during the block; None without one. One caller at a time.
+
+        Raises `CorruptData` if its listing is damaged; its files are not read.
+        """
+        newest = self._newest_checkpoint()
+        self._pinned = None if newest is None else newest.rpartition("/")[2]
+        try:
+            if newest is None:
+                yield None
+                return
+            listing = self._fs.read_bytes(names.join(newest, _CHECKSUMS_FILE)).decode("utf-8", "replace")
+            yield Checkpoint(_offset_of(newest), newest, listed_files(listing))
+        finally:
+            self._pinned = None
 
     def open_engine(
         self, factory: EngineFactory, witnesses: PageCacheWitnesses, *, is_parked: bool = False
@@ -263,14 +314,20 @@ class KvFolder:
             raise
         self._fs.sync_directory(self._path)
         for old in checkpoints(self._fs, self._path)[:-1]:
-            self._fs.remove_tree(names.join(self._path, old))
+            if old != self._pinned:
+                self._fs.remove_tree(names.join(self._path, old))
         return offset
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the folder has no state: neither an engine's files nor a checkpoint."""
+        return not self._fs.exists(self._engine_path) and self._newest_checkpoint() is None
 
     @property
     def retained_offset(self) -> int:
         """Return the offset from which the changelog is needed if the engine's own files are lost."""
         folders = checkpoints(self._fs, self._path)
-        return int(folders[-1].removeprefix(_CHECKPOINT_PREFIX)[:_OFFSET_DIGITS]) if folders else 0
+        return _offset_of(folders[-1]) if folders else 0
 
     def _newest_checkpoint(self) -> str | None:
         folders = checkpoints(self._fs, self._path)

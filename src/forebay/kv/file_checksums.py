@@ -7,8 +7,12 @@ flipped byte in a file would be served as a row, although the log has the right 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import google_crc32c
 
+from forebay.base.errors import CorruptData
 from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
@@ -17,6 +21,43 @@ _CHUNK_BYTES = 4 << 20
 _LISTING = "listing"
 _NO_CONTENT = ("LOCK", "LOG", "lock.mdb", "checksums")
 """Files (and name prefixes) that hold no rows: locks, the text log of RocksDB (`kv.rocksdb_state`), the listing."""
+
+
+class ListedFile(NamedTuple):
+    """A line of a listing."""
+
+    name: str
+    size_bytes: int
+    crc: int
+
+    @staticmethod
+    def extend(crc: int, chunk: bytes) -> int:
+        """The checksum of bytes with this checksum and a `chunk` behind them."""
+        extended: int = google_crc32c.extend(crc, chunk)
+        return extended
+
+    def check(self, where: str, size_bytes: int, crc: int) -> None:
+        """Raise `CorruptData` unless this many bytes with this checksum are those of the file."""
+        if (size_bytes, crc) != (self.size_bytes, self.crc):
+            raise CorruptData(
+                f"{self.name} ({where}) has {size_bytes} bytes with checksum {crc:08x}, and should have "
+                f"{self.size_bytes} with {self.crc:08x}"
+            )
+
+
+def listed_files(listing: str) -> list[ListedFile]:
+    """The files of a listing. Raises `CorruptData` if it is damaged."""
+    lines = listing.splitlines(keepends=True)
+    if not lines or lines[-1] != _last_line("".join(lines[:-1])):
+        raise CorruptData("the listing of a checkpoint's files is damaged")
+    fields = (line.rstrip("\n").split(" ", 2) for line in lines[:-1])
+    return [ListedFile(name, int(size), int(checksum, 16)) for checksum, size, name in fields]
+
+
+def listing_of(files: Iterable[ListedFile]) -> str:
+    """The listing that has these files."""
+    lines = "".join(f"{each.crc:08x} {each.size_bytes} {each.name}\n" for each in files)
+    return lines + _last_line(lines)
 
 
 def sync_files(fs: FileSystem, folder: str) -> None:

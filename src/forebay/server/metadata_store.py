@@ -11,6 +11,7 @@ row ends with a checksum of its values, which is compared when the row is read.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sqlite3
@@ -26,6 +27,7 @@ from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.local import disk_of
+from forebay.kv.file_checksums import ListedFile
 from forebay.log.remote import RemoteLogSegment
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableBucket, TableInfo, TablePath
@@ -92,6 +94,9 @@ CREATE TABLE IF NOT EXISTS remote_segments (
     table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, segment_id TEXT NOT NULL,
     start_offset INTEGER NOT NULL, end_offset INTEGER NOT NULL, max_timestamp_ms INTEGER NOT NULL,
     size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket, start_offset));
+CREATE TABLE IF NOT EXISTS state_snapshots (
+    table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, log_offset INTEGER NOT NULL,
+    files TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket));
 CREATE TABLE IF NOT EXISTS doomed_objects (name TEXT PRIMARY KEY, due_ms INTEGER NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS journal_fences (number INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
 """
@@ -170,6 +175,20 @@ class StoredCommit:
     user: str
     operation: str
     rows: int
+
+
+class StoredStateFile(NamedTuple):
+    """A file of a snapshot of key-value state, and the name of its object in the store."""
+
+    listed: ListedFile
+    object: str
+
+
+class StateSnapshot(NamedTuple):
+    """A snapshot of a bucket's key-value state: the changelog offset that it contains (exclusive), and its files."""
+
+    log_offset: int
+    files: tuple[StoredStateFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -649,6 +668,33 @@ class MetadataStore:
             for table in ("remote_logs", "remote_segments"):
                 statement = f"DELETE FROM {table} WHERE table_id = ? AND partition_id = ? AND bucket = ?"
                 sql.execute(statement, bucket_columns(bucket))
+            _doom(sql, doomed)
+
+    def state_snapshots(self) -> dict[TableBucket, StateSnapshot]:
+        """The snapshots of key-value state in the store."""
+        snapshots = {}
+        for table_id, partition, number, log_offset, files in self._rows("SELECT * FROM state_snapshots"):
+            bucket = TableBucket(table_id, number, None if partition == _NO_PARTITION else partition)
+            stored = (StoredStateFile(ListedFile(*listed), name) for listed, name in json.loads(files))
+            snapshots[bucket] = StateSnapshot(log_offset, tuple(stored))
+        return snapshots
+
+    def put_state_snapshot(
+        self, bucket: TableBucket, snapshot: StateSnapshot, *, doomed: Mapping[str, int], kept: Iterable[str]
+    ) -> None:
+        """Replace the snapshot of a bucket, all or nothing. `doomed` and `kept` as in `change_remote_log`."""
+        files = json.dumps(snapshot.files, separators=(",", ":"))
+        with self.transaction() as sql:
+            _put(sql, "state_snapshots", *bucket_columns(bucket), snapshot.log_offset, files)
+            _doom(sql, doomed)
+            for name in kept:
+                sql.execute("DELETE FROM doomed_objects WHERE name = ?", (name,))
+
+    def forget_state_snapshot(self, bucket: TableBucket, doomed: Mapping[str, int]) -> None:
+        """Forget the snapshot of a bucket; `doomed`: its objects, and when to delete them, in ms."""
+        with self.transaction() as sql:
+            statement = "DELETE FROM state_snapshots WHERE table_id = ? AND partition_id = ? AND bucket = ?"
+            sql.execute(statement, bucket_columns(bucket))
             _doom(sql, doomed)
 
     def doom_objects(self, doomed: Mapping[str, int]) -> None:

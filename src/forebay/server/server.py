@@ -31,6 +31,7 @@ from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.lake.formats import create_lake_storage
 from forebay.log.checkpoints import DataDirectory
+from forebay.metadata.table import PhysicalTablePath
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole, offered
 from forebay.protocol.listeners import (
     Listener,
@@ -64,8 +65,10 @@ from forebay.server.metadata_store import (
 from forebay.server.remote_log.remote_log import SegmentReaders
 from forebay.server.remote_log.remote_logs import RemoteLogs
 from forebay.server.remote_log.tiering import LogTiering, TieringSettings
+from forebay.server.remote_state.state_snapshots import StateSnapshots
 from forebay.server.storage.log_epochs import LogEpochs, begin_epoch_if_needed
 from forebay.server.storage.progress_notifier import ProgressNotifier
+from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager, refuse_rocksdb
 from forebay.server.transactions.manager import TransactionManager
 from forebay.server.transactions.stages import StageFiles
@@ -275,6 +278,9 @@ class ForebayServer:
             journal.begin(store)
         gate = None if journal is None else journal.open_gate(asyncio.get_running_loop())
         remote_logs = None if journal is None else self._remote_logs(journal.store, store)
+        states = (
+            None if journal is None else StateSnapshots(store, journal.store, injected.fs, injected.clock, injected.ids)
+        )
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
         refuse_rocksdb(injected.fs, data_dir, catalog.tables())  # before anything of the last shutdown is changed
@@ -302,7 +308,9 @@ class ForebayServer:
             writers=writers,
             on_progress=notifier.progressed,
             counters=counters,
-            log_store=None if journal is None or remote_logs is None else JournaledLogs(journal, remote_logs),
+            log_store=None
+            if journal is None or remote_logs is None or states is None
+            else JournaledLogs(journal, remote_logs, states),
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         limits = RequestLimits(injected.clock, config.value("server.request.max-items"), config.answer_bytes_max)
@@ -312,8 +320,8 @@ class ForebayServer:
         )  # fmt: skip
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
-        if journal is not None and remote_logs is not None:
-            self._start_journal(journal, self._context, remote_logs)
+        if journal is not None and remote_logs is not None and states is not None:
+            self._start_journal(journal, self._context, remote_logs, states)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
         io.submit(transactions.finish_decided)
 
@@ -345,8 +353,10 @@ class ForebayServer:
         readers = SegmentReaders(store, self.config.log_config, cache_bytes)
         return RemoteLogs(metadata, readers, self._injected.clock, self._injected.ids)
 
-    def _start_journal(self, journal: ServerJournal, context: ServerContext, remote_logs: RemoteLogs) -> None:
-        """Upload from now on, and move log segments to the store."""
+    def _start_journal(
+        self, journal: ServerJournal, context: ServerContext, remote_logs: RemoteLogs, states: StateSnapshots
+    ) -> None:
+        """Upload from now on, and move log segments and state to the store."""
         config, replicas, loop = self.config, context.replicas, asyncio.get_running_loop()
 
         def fenced() -> None:
@@ -362,6 +372,11 @@ class ForebayServer:
         journal.start(replicas, fenced, copied_ends=remote_logs.ends, note_files=note_files)
         for bucket in replicas.ends_beyond(journal.stored_end):
             context.io.submit(replicas.touch, bucket)
+
+        def put_state(replica: BucketReplica, path: PhysicalTablePath) -> None:
+            if replica.kv_folder is not None and states.put(replica.bucket, path, replica.kv_folder):
+                _LOGGER.info("copied the state of %s (bucket %s) to the store", path, replica.bucket)
+
         self._tiering = LogTiering(
             remote_logs,
             replicas,
@@ -369,6 +384,8 @@ class ForebayServer:
             TieringSettings(config.value("store.segment-age"), config.value("remote.log.task-max-upload-segments")),
             stored_end=journal.stored_end,
             wait_until_stored=partial(journal.wait_until_stored, _STORED_SECONDS),
+            after=put_state,
+            forget=lambda: states.forget_dropped(lambda bucket: replicas.find_table(bucket) is not None),
             clock=self._injected.clock,
         )
 

@@ -7,13 +7,14 @@ from forebay.log.remote import RemoteReads
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.journal.server_journal import ServerJournal
 from forebay.server.remote_log.remote_logs import RemoteLogs
+from forebay.server.remote_state.state_snapshots import StateSnapshots
 
 
 class JournaledLogs:
     """What journal and remote logs have of each log. Any thread."""
 
-    def __init__(self, journal: ServerJournal, remote_logs: RemoteLogs) -> None:
-        self._journal, self._remote_logs = journal, remote_logs
+    def __init__(self, journal: ServerJournal, remote_logs: RemoteLogs, states: StateSnapshots) -> None:
+        self._journal, self._remote_logs, self._states = journal, remote_logs, states
 
     def marks(self, bucket: TableBucket, marks: EndMarks) -> EndMarks:
         return self._journal.feed.marks(bucket, marks)
@@ -29,3 +30,6 @@ class JournaledLogs:
 
     def writers_at_end(self, bucket: TableBucket, table: PhysicalTablePath) -> bytes | None:
         return self._remote_logs.writers_at_end(bucket, table)
+
+    def fetch_state(self, bucket: TableBucket, path: str) -> bool:
+        return self._states.fetch(bucket, path)

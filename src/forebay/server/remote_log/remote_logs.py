@@ -27,9 +27,9 @@ from forebay.server.remote_log.remote_log import RemoteLogTablet, SegmentReaders
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_UPLOAD_MS = 24 * 3600 * 1000
+UPLOAD_MS = 24 * 3600 * 1000
 """After this time an object that was to be created, and that no segment names, is deleted."""
-_READERS_MS = 3600 * 1000
+READERS_MS = 3600 * 1000
 """How long an object stays that is not needed any more: for readers that know its name, and for a standby."""
 _DELETED_AT_ONCE = 1000
 
@@ -103,7 +103,7 @@ class RemoteLogs:
         manifest = manifest_name(log.tablet, new_id(self._ids))
         created = [manifest, *(name for segment in new for name in segment.objects(log.tablet))]
         now_ms = self._clock.now_ms()
-        self._metadata.doom_objects(dict.fromkeys(created, now_ms + _UPLOAD_MS))
+        self._metadata.doom_objects(dict.fromkeys(created, now_ms + UPLOAD_MS))
         for upload, segment in zip(uploads, new, strict=True):
             for name, content in _contents(upload, segment.objects(log.tablet)):
                 self._store.upload(name, content)
@@ -117,7 +117,7 @@ class RemoteLogs:
         removed = len(log.segments) - len(kept)
         if removed and kept:
             manifest = manifest_name(log.tablet, new_id(self._ids))
-            self._metadata.doom_objects({manifest: self._clock.now_ms() + _UPLOAD_MS})
+            self._metadata.doom_objects({manifest: self._clock.now_ms() + UPLOAD_MS})
             self._store.upload(manifest, [encode_manifest(table, bucket, kept)])
             self._change(bucket, log, manifest, added=(), kept=kept, created=[manifest])
         elif removed:
@@ -130,7 +130,7 @@ class RemoteLogs:
         doomed = [manifest] if manifest else []
         for stored in self._metadata.remote_segments(bucket):
             doomed += stored.objects(tablet_of_manifest(manifest))
-        self._metadata.forget_remote_log(bucket, dict.fromkeys(doomed, self._clock.now_ms() + _READERS_MS))
+        self._metadata.forget_remote_log(bucket, dict.fromkeys(doomed, self._clock.now_ms() + READERS_MS))
         with self._lock:
             self._logs.pop(bucket, None)
             del self._lists[bucket]
@@ -146,7 +146,7 @@ class RemoteLogs:
         created: Iterable[str],
     ) -> None:
         removed = log.segments[: len(log.segments) - len(kept)]
-        due_ms = self._clock.now_ms() + _READERS_MS
+        due_ms = self._clock.now_ms() + READERS_MS
         doomed = dict.fromkeys((name for each in removed for name in each.objects(log.tablet)), due_ms)
         end, before = self._lists.get(bucket, (0, ""))
         if before:

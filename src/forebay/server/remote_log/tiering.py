@@ -57,13 +57,17 @@ class LogTiering:
         *,
         stored_end: Callable[[TableBucket], int],
         wait_until_stored: Callable[[], bool],
+        after: Callable[[BucketReplica, PhysicalTablePath], None],
+        forget: Callable[[], None],
         clock: Clock,
     ) -> None:
         """`stored_end`: the end of a log in the journal. `wait_until_stored`: wait until the journal has all metadata,
-        and return whether it does."""
+        and return whether it does. `after` is called with each bucket that was looked at, `forget` when a round
+        begins."""
         self._logs, self._replicas, self._snapshots = logs, replicas, snapshots
         self._settings, self._clock = settings, clock
-        self._stored_end, self._wait_until_stored = stored_end, wait_until_stored
+        self._stored_end, self._wait_until_stored, self._after = stored_end, wait_until_stored, after
+        self._forget_more = forget
         self._checked_ms: dict[TableBucket, int] = {}
         """When closed buckets were opened to look at them."""
         self._is_stopping = False
@@ -76,6 +80,7 @@ class LogTiering:
     def run(self) -> None:
         """Do a round. A failure concerns only its own bucket, and is logged."""
         self._forget_dropped()
+        self._forget_more()
         for replica in self._replicas.each_open():
             self._attempt(replica.bucket, lambda replica=replica: self._tier(replica))  # type: ignore[misc]
         for bucket in self._closed_with_more():
@@ -105,6 +110,7 @@ class LogTiering:
         self._copy(replica, path)
         self._expire(replica.bucket, replica.table.info, path)
         self._delete_local(replica)
+        self._after(replica, path)
 
     def _copy(self, replica: BucketReplica, path: PhysicalTablePath) -> None:
         log = replica.log

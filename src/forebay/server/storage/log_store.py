@@ -33,6 +33,10 @@ class LogStore(Protocol):
         """The writer snapshot of that place, if there is one."""
         ...
 
+    def fetch_state(self, bucket: TableBucket, path: str) -> bool:
+        """Make the folder `path` of a bucket's key-value state from its snapshot; return False if it has none."""
+        ...
+
 
 class NoLogStore:
     """For servers without a store."""
@@ -51,3 +55,6 @@ class NoLogStore:
 
     def writers_at_end(self, bucket: TableBucket, table: PhysicalTablePath) -> bytes | None:
         return None
+
+    def fetch_state(self, bucket: TableBucket, path: str) -> bool:
+        return False

@@ -465,6 +465,11 @@ class BucketReplica:
                 self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
             return self._kv_folder.retained_offset
 
+    @property
+    def kv_folder(self) -> KvFolder | None:
+        """The folder of the key-value state; None for a log table."""
+        return self._kv_folder
+
     def changelog_needed_from(self) -> int:
         """The offset from which the key-value state needs the changelog, if it has to be restored."""
         return self.log.log_end_offset if self._kv_folder is None else self._kv_folder.retained_offset

@@ -390,7 +390,10 @@ class ReplicaManager:
             self._attach_remote(log, bucket, path)
             is_unsaved = self._epochs.opened(bucket, log.log_end_offset, self._high_watermarks.get(bucket, 0))
             if table.info.has_primary_key:
-                folder = KvFolder(self._fs, _kv_folder(self._directory.path, bucket, table))
+                path_of_state = _kv_folder(self._directory.path, bucket, table)
+                folder = KvFolder(self._fs, path_of_state)
+                if folder.is_new:
+                    self._fetch_state(bucket, path_of_state)
                 kv = self._open_kv(bucket, table, log, folder, is_parked=parked is not None)
         except BaseException:
             log.close()
@@ -425,6 +428,14 @@ class ReplicaManager:
                 f"{end}: the disk has lost some. Start with a new data directory, which is made from the store",
                 ErrorCode.LOG_STORAGE_EXCEPTION,
             )
+
+    def _fetch_state(self, bucket: TableBucket, path: str) -> None:
+        """Begin with the state that the store has, if it has one."""
+        try:
+            if self._log_store.fetch_state(bucket, path):
+                _LOGGER.info("fetched %s from the store", path)
+        except CorruptData as e:
+            _LOGGER.warning("%s; restoring the state of bucket %s from its changelog alone", e.message, bucket)
 
     def physical_path(self, bucket: TableBucket) -> PhysicalTablePath:
         """The names of a bucket's table and partition. Raises as `table_of` does."""

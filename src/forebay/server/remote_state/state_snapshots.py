@@ -1,0 +1,128 @@
+"""Snapshots of key-value state in the store: the files of a checkpoint, each uploaded once while it does not change.
+
+The newest snapshot of a bucket is listed in the metadata, with the changelog offset that it contains. A file of a
+checkpoint that has the name, size and checksum of one in the snapshot before is shared with it: of an append-only
+engine these are all but the newest ones. Objects are doomed before they are created, and when no snapshot lists them
+(`forebay.server.remote_log.remote_logs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+from forebay.base import threads
+from forebay.base.ambient import Clock, IdSource
+from forebay.base.errors import CorruptData
+from forebay.fs import names
+from forebay.fs.interface import FileSystem
+from forebay.kv.checkpoint import KvFolder, write_fetched_checkpoint
+from forebay.kv.file_checksums import ListedFile
+from forebay.metadata.table import PhysicalTablePath, TableBucket
+from forebay.server.metadata_store import MetadataStore, StateSnapshot, StoredStateFile
+from forebay.server.remote_log.manifest import new_id
+from forebay.server.remote_log.remote_logs import READERS_MS, UPLOAD_MS
+from forebay.store.objects import ObjectStore
+
+_READ_BYTES = 8 << 20
+
+
+def state_folder(table: PhysicalTablePath, bucket: TableBucket) -> str:
+    """The folder of a bucket's snapshots, relative to the store: where Apache Fluss has those of its engine."""
+    return f"kv/{names.bucket_parent_folder(table, bucket)}/{bucket.bucket}"
+
+
+class StateSnapshots:
+    """The snapshots of a server's key-value state. `fetch` may be called in any thread, the rest in one."""
+
+    def __init__(
+        self, metadata: MetadataStore, store: ObjectStore, fs: FileSystem, clock: Clock, ids: IdSource
+    ) -> None:
+        self._metadata, self._store, self._fs = metadata, store, fs
+        self._clock, self._ids = clock, ids
+        self._lock = threads.lock()
+        self._snapshots = metadata.state_snapshots()
+
+    def known(self) -> dict[TableBucket, int]:
+        """The changelog offset that the snapshot of each bucket contains (exclusive). Any thread."""
+        with self._lock:
+            return {bucket: snapshot.log_offset for bucket, snapshot in self._snapshots.items()}
+
+    def put(self, bucket: TableBucket, table: PhysicalTablePath, folder: KvFolder) -> bool:
+        """Store the newest checkpoint of a bucket, unless it is the one that is stored; return whether it was new.
+
+        Raises `StorageFailure`, and `CorruptData` for a checkpoint that is damaged; nothing is changed then.
+        """
+        with folder.pinned_checkpoint() as checkpoint:
+            before = self._snapshots.get(bucket)
+            if checkpoint is None or (before is not None and before.log_offset >= checkpoint.offset):
+                return False
+            shared = {} if before is None else {f.listed: f for f in before.files}
+            prefix = state_folder(table, bucket)
+            files = [
+                shared.get(listed) or StoredStateFile(listed, f"{prefix}/shared/{new_id(self._ids)}")
+                for listed in checkpoint.files
+            ]
+            new = [each for each in files if each.listed not in shared]
+            now_ms = self._clock.now_ms()
+            self._metadata.doom_objects({each.object: now_ms + UPLOAD_MS for each in new})
+            for each in new:
+                self._store.upload(each.object, self._content(checkpoint.path, each.listed))
+        kept = {each.object for each in files}
+        old = () if before is None else tuple(each.object for each in before.files if each.object not in kept)
+        snapshot = StateSnapshot(checkpoint.offset, tuple(files))
+        due_ms = self._clock.now_ms() + READERS_MS
+        self._metadata.put_state_snapshot(
+            bucket, snapshot, doomed=dict.fromkeys(old, due_ms), kept=[each.object for each in new]
+        )
+        with self._lock:
+            self._snapshots[bucket] = snapshot
+        return True
+
+    def _content(self, folder: str, listed: ListedFile) -> Iterator[bytes]:
+        """The bytes of a file, which must be those that were listed."""
+        crc, position = 0, 0
+        with closing(self._fs.open_reader(names.join(folder, listed.name))) as reader:
+            while chunk := reader.pread(position, _READ_BYTES):
+                crc = listed.extend(crc, chunk)
+                position += len(chunk)
+                yield chunk
+        listed.check(folder, position, crc)
+
+    def forget(self, bucket: TableBucket) -> None:
+        """Doom the objects of a bucket that was dropped."""
+        snapshot = self._snapshots[bucket]
+        due_ms = self._clock.now_ms() + READERS_MS
+        self._metadata.forget_state_snapshot(bucket, {each.object: due_ms for each in snapshot.files})
+        with self._lock:
+            del self._snapshots[bucket]
+
+    def forget_dropped(self, exists: Callable[[TableBucket], bool]) -> None:
+        """Doom the objects of buckets that do not exist any more."""
+        for bucket in self.known():
+            if not exists(bucket):
+                self.forget(bucket)
+
+    def fetch(self, bucket: TableBucket, path: str) -> bool:
+        """Make the folder `path` of a bucket's state from its snapshot; return False if it has none.
+
+        The folder has no state yet. Raises `StorageFailure`, and `CorruptData` if an object is damaged.
+        """
+        with self._lock:
+            snapshot = self._snapshots.get(bucket)
+        if snapshot is None:
+            return False
+        content = ((each.listed, self._read(each)) for each in snapshot.files)
+        write_fetched_checkpoint(self._fs, path, snapshot.log_offset, content)
+        return True
+
+    def _read(self, file: StoredStateFile) -> Iterator[bytes]:
+        crc, position = 0, 0
+        while position < file.listed.size_bytes:
+            chunk = self._store.read(file.object, position, min(position + _READ_BYTES, file.listed.size_bytes))
+            if not chunk:
+                raise CorruptData(f"{self._store.location}/{file.object} has {position} bytes, and should have more")
+            crc = file.listed.extend(crc, chunk)
+            position += len(chunk)
+            yield chunk
+        file.listed.check(f"{self._store.location}/{file.object}", position, crc)

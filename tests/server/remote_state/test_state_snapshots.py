@@ -1,0 +1,166 @@
+"""Key-value state in the store: a new machine begins with it, and objects are shared and deleted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay import Table
+from forebay.inprocess import EmbeddedConnection
+from forebay.metadata.table import TableBucket
+from forebay.server.remote_log.remote_log import RemoteLogTablet
+from forebay.server.remote_state.state_snapshots import StateSnapshots
+from forebay.server.storage.replica import BucketReplica
+from tests.patience import PATIENCE
+
+Start = Callable[..., EmbeddedConnection]
+COLUMNS = {"id": "BIGINT", "v": "STRING"}
+
+
+@pytest.fixture(params=["hlog", "lmdb"])
+def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Starts a server with tiny log segments, which moves log and state when it is told to."""
+    running: list[EmbeddedConnection] = []
+
+    def started(name: str) -> EmbeddedConnection:
+        settings = {
+            "store": str(tmp_path / "store"),
+            "store.interval": "20 ms",
+            "kv.engine": request.param,
+            "log.segment.file-size": "2kb",
+            "remote.log.task-interval-duration": "1 d",
+            "remote.log.task-max-upload-segments": "1000",
+        }
+        running.append(forebay.embedded(tmp_path / name, settings=settings))
+        return running[-1]
+
+    yield started
+    for connection in running:
+        connection.close()
+
+
+def replica_of(conn: EmbeddedConnection, table: Table) -> BucketReplica:
+    replicas = conn.server.server.context.replicas
+    with replicas.using(TableBucket(table.info.table_id, 0)) as replica:
+        return replica
+
+
+def tier(conn: EmbeddedConnection, table: Table | None = None) -> None:
+    """Write a checkpoint, and move everything to the store."""
+    if table is not None:
+        replica_of(conn, table).checkpoint_if_grown(1)
+    server = conn.server.server
+    assert server._journal is not None
+    assert server._tiering is not None
+    assert server._journal.wait_until_stored(PATIENCE)
+    server._tiering.run()
+    assert server._journal.wait_until_stored(PATIENCE)
+
+
+def fill(table: Table, first: int, count: int) -> None:
+    for start in range(first, first + count, 50):
+        rows = min(50, first + count - start)
+        table.upsert(pa.table({"id": range(start, start + rows), "v": [f"row {start} " * 5] * rows}))
+
+
+def rows(conn: EmbeddedConnection) -> pa.Table:
+    return conn.table("fluss.kv").scan().to_arrow().sort_by("id")
+
+
+def states(tmp_path: Path) -> set[Path]:
+    return {path for path in (tmp_path / "store" / "kv").rglob("*") if path.is_file()}
+
+
+def test_a_new_machine_begins_with_the_state_of_the_store(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = start("old")
+    table = old.create_table("fluss.kv", COLUMNS, primary_key="id")
+    fill(table, 0, 2000)
+    table.delete([{"id": 7}])
+    tier(old, table)
+    fill(table, 1990, 20)
+    tier(old)
+    expected = rows(old)
+
+    def refuses(*_: object) -> None:
+        raise AssertionError("the whole changelog is read")
+
+    monkeypatch.setattr(RemoteLogTablet, "iterate_batches", refuses)
+    with caplog.at_level(logging.INFO):
+        new = start("new")
+        assert rows(new) == expected
+    assert "from the store" in caplog.text
+    assert new.table("fluss.kv").lookup(7).to_pylist() == [{"id": None, "v": None}]
+    fill(new.table("fluss.kv"), 5000, 10)
+    assert rows(new).num_rows == expected.num_rows + 10
+
+
+def test_files_that_do_not_change_are_uploaded_once(start: Start, tmp_path: Path) -> None:
+    conn = start("data")
+    table = conn.create_table("fluss.kv", COLUMNS, primary_key="id")
+    fill(table, 0, 100)
+    tier(conn, table)
+    first = states(tmp_path)
+    assert first
+    tier(conn, table)
+    assert states(tmp_path) == first
+    fill(table, 100, 100)
+    tier(conn, table)
+    snapshot = conn.server.server.context.store.state_snapshots()[TableBucket(table.info.table_id, 0)]
+    assert snapshot.log_offset == 200
+    listed = {tmp_path / "store" / file.object for file in snapshot.files}
+    assert listed <= states(tmp_path)
+    assert sum(path.stat().st_size for path in listed) == sum(file.listed.size_bytes for file in snapshot.files)
+
+
+def test_objects_of_dropped_tables_are_deleted_later(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.server.remote_state.state_snapshots.READERS_MS", 0)
+    conn = start("data")
+    table = conn.create_table("fluss.kv", COLUMNS, primary_key="id")
+    fill(table, 0, 100)
+    tier(conn, table)
+    conn.drop_table("fluss.kv")
+    tier(conn)
+    assert not states(tmp_path)
+    assert not conn.server.server.context.store.state_snapshots()
+
+
+def test_a_damaged_snapshot_is_no_state(start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old = start("old")
+    table = old.create_table("fluss.kv", COLUMNS, primary_key="id")
+    fill(table, 0, 300)
+    tier(old, table)
+    largest = max(states(tmp_path), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    expected = rows(old)
+    assert rows(start("new")) == expected
+    assert "restoring the state of bucket (table=1, bucket=0) from its changelog alone" in caplog.text
+
+
+def test_a_checkpoint_is_not_removed_while_it_is_copied(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    conn = start("data")
+    table = conn.create_table("fluss.kv", COLUMNS, primary_key="id")
+    fill(table, 0, 100)
+    content = StateSnapshots._content
+
+    def slow(self: StateSnapshots, folder: str, listed: object) -> Iterator[bytes]:
+        fill(table, 100, 50)
+        replica_of(conn, table).checkpoint_if_grown(1)
+        return content(self, folder, listed)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StateSnapshots, "_content", slow)
+    tier(conn, table)
+    monkeypatch.undo()
+    snapshots = conn.server.server.context.store.state_snapshots()
+    assert snapshots[TableBucket(table.info.table_id, 0)].log_offset == 100
+    assert rows(start("new")).num_rows == 150
