@@ -26,7 +26,7 @@ from forebay.store.journal import (
     object_name,
     open_journal,
 )
-from forebay.store.journal_format import Checkpoint, EpochBegan, LogGrew, MetadataImage
+from forebay.store.journal_format import EpochBegan, JournalCheckpoint, LogGrew, MetadataImage
 from forebay.store.objects import ObjectEntry, ObjectStore
 from tests.fs.faulty_fs import FaultyFileSystem
 
@@ -327,7 +327,7 @@ class Server:
         elif self.writer.is_anchor_next:
             image, number = self.image, self.writer.number
             self._pending = ("checkpoint", None, image)
-            self.writer.write([] if image is None else [(Checkpoint(image, min(image, number), 1), None)])
+            self.writer.write([] if image is None else [(JournalCheckpoint(image, min(image, number), 1), None)])
         elif (self.writer.number + 2) % journal_module.ANCHOR_EVERY == 0:
             self._pending = ("image", None, self.writer.number + 1)
             self.writer.write([(MetadataImage(0), json.dumps([self.known, self.fences]).encode())])
@@ -416,7 +416,7 @@ def test_the_newest_checkpoint_is_found_among_any_number_of_anchors(
     writer = writer_of(cursor)
     assert newest_checkpoint(store) is None
     for number in range(2, 80):
-        assert writer.write([(Checkpoint(number, number, 1), None)] if is_anchor(number) else []) == number
+        assert writer.write([(JournalCheckpoint(number, number, 1), None)] if is_anchor(number) else []) == number
         expected = number if is_anchor(number) else number - 1
-        assert newest_checkpoint(store) == Checkpoint(expected, expected, 1)
+        assert newest_checkpoint(store) == JournalCheckpoint(expected, expected, 1)
     assert (anchor_from(1), anchor_from(2), anchor_from(3)) == (2, 2, 4)

@@ -17,13 +17,13 @@ from forebay.base.errors import CorruptData, ErrorCode, StorageFailure, Unavaila
 from forebay.store.journal_format import (
     FOOTER_BYTES,
     FORMAT_VERSION,
-    Checkpoint,
     Entry,
     EpochBegan,
     Footer,
     Identity,
     Index,
     IndexedEntry,
+    JournalCheckpoint,
     decode_footer,
     decode_index,
     decode_payload,
@@ -99,7 +99,7 @@ def open_journal(store: ObjectStore, *, ids: IdSource = SYSTEM_IDS) -> bytes:
     return store_id
 
 
-def newest_checkpoint(store: ObjectStore) -> Checkpoint | None:
+def newest_checkpoint(store: ObjectStore) -> JournalCheckpoint | None:
     """The checkpoint of the newest anchor that has one; None if no anchor does: the journal is read from its start.
 
     Makes about two requests for each doubling of the number of anchors.
@@ -113,7 +113,7 @@ def newest_checkpoint(store: ObjectStore) -> Checkpoint | None:
         low, high = (middle, high) if _exists(store, middle * ANCHOR_EVERY) else (low, middle)
     for place in range(low, 0, -1):
         for each in JournalObject(store, place * ANCHOR_EVERY).index.entries:
-            if isinstance(each.entry, Checkpoint):
+            if isinstance(each.entry, JournalCheckpoint):
                 return each.entry
     return None
 

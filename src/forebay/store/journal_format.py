@@ -62,7 +62,7 @@ class EpochBegan:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class JournalCheckpoint:
     """From where on the journal has to be read: the object `image` with an image of the metadata; for logs, what is in
     objects from `needed_from` on; what follows the image. Objects below `deleted_until` were deleted."""
 
@@ -122,7 +122,7 @@ class Removed:
     name: str
 
 
-Entry = EpochBegan | Checkpoint | LogGrew | LogCut | MetadataImage | MetadataChanged | FileWritten | Removed
+Entry = EpochBegan | JournalCheckpoint | LogGrew | LogCut | MetadataImage | MetadataChanged | FileWritten | Removed
 
 
 class Payload(NamedTuple):
@@ -280,7 +280,7 @@ def _document(entry: Entry) -> dict[str, Any]:
     match entry:
         case EpochBegan(holder, reason, lease_ms):
             return {"kind": EntryKind.EPOCH, "holder": holder, "reason": reason, "lease_ms": lease_ms}
-        case Checkpoint(image, needed_from, deleted_until):
+        case JournalCheckpoint(image, needed_from, deleted_until):
             return {
                 "kind": EntryKind.CHECKPOINT, "image": image, "needed_from": needed_from,
                 "deleted_until": deleted_until,
@@ -309,7 +309,7 @@ def _entry(document: Mapping[str, Any], name: str) -> Entry:
         case EntryKind.EPOCH:
             return EpochBegan(document["holder"], document["reason"], document["lease_ms"])
         case EntryKind.CHECKPOINT:
-            return Checkpoint(document["image"], document["needed_from"], document["deleted_until"])
+            return JournalCheckpoint(document["image"], document["needed_from"], document["deleted_until"])
         case EntryKind.LOG:
             first, end = document["offsets"]
             return LogGrew(_bucket(document["bucket"]), first, end)

@@ -22,7 +22,7 @@ from forebay.metadata.table import TableBucket
 from forebay.server.journal.feed import ImageTaken, JournalFeed
 from forebay.server.metadata_store import MetadataStore
 from forebay.store.journal import anchor_from, is_anchor, object_name
-from forebay.store.journal_format import Checkpoint
+from forebay.store.journal_format import JournalCheckpoint
 from forebay.store.objects import ObjectStore
 
 _PREPARED_BEFORE = 16
@@ -49,7 +49,7 @@ class JournalCheckpoints:
         store: ObjectStore,
         metadata: MetadataStore,
         feed: JournalFeed,
-        begun: Checkpoint,
+        begun: JournalCheckpoint,
         *,
         retention_seconds: float,
         note_files: Callable[[], None],
@@ -102,11 +102,11 @@ class JournalCheckpoints:
         """The object with the image that was taken last is in the journal."""
         self._cut_image = number
 
-    def checkpoint(self, stored: int) -> Checkpoint:
+    def checkpoint(self, stored: int) -> JournalCheckpoint:
         """The checkpoint for the anchor that comes next; `stored`: how many notes the journal has."""
         cut, image = self._cut, self._cut_image
         if cut is not None and image is not None and stored >= cut.noted:
-            self.current = Checkpoint(image, cut.needed_from, self.current.deleted_until)
+            self.current = JournalCheckpoint(image, cut.needed_from, self.current.deleted_until)
             self._cut = self._cut_image = None
         return self.current
 

@@ -32,10 +32,10 @@ from forebay.server.remote_log.remote_log import read_writers
 from forebay.server.storage.log_epochs import mark_restored
 from forebay.store.journal import JournalCursor, JournalObject, newest_checkpoint
 from forebay.store.journal_format import (
-    Checkpoint,
     EpochBegan,
     FileWritten,
     IndexedEntry,
+    JournalCheckpoint,
     LogCut,
     LogGrew,
     MetadataChanged,
@@ -101,7 +101,7 @@ class JournalFollower:
         self.cursor = JournalCursor.behind(image, store, store_id)
         self.apply(image)
 
-    def _see_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def _see_checkpoint(self, checkpoint: JournalCheckpoint) -> None:
         self.needed_from, self.deleted_until = checkpoint.needed_from, checkpoint.deleted_until
 
     def _position(self, store_id: bytes) -> Sequence[int]:
@@ -154,7 +154,7 @@ class JournalFollower:
                     self._remove(name)
                 case EpochBegan():
                     self.fences.append(found.footer.identity.number)
-                case Checkpoint():
+                case JournalCheckpoint():
                     self._see_checkpoint(each.entry)
                 case MetadataImage() | MetadataChanged():
                     pass

@@ -32,7 +32,7 @@ from forebay.server.journal.uploader import JournalUploader
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.store.journal import Fenced, JournalCursor, JournalWriter, open_journal
-from forebay.store.journal_format import Checkpoint, EpochBegan, LogCut, LogGrew, MetadataImage
+from forebay.store.journal_format import EpochBegan, JournalCheckpoint, LogCut, LogGrew, MetadataImage
 from forebay.store.objects import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class _State:
     """The writers that this directory has been: those of the last epoch, and of one that may have begun."""
     ends: dict[TableBucket, int] = field(default_factory=dict)
     needed_from: int = 1
-    """What a checkpoint says (`forebay.store.journal_format.Checkpoint`)."""
+    """What a checkpoint says (`forebay.store.journal_format.JournalCheckpoint`)."""
     deleted_until: int = 1
 
 
@@ -180,7 +180,7 @@ class ServerJournal:
                         state.ends[each.entry.bucket] = each.entry.end
                     elif isinstance(each.entry, EpochBegan):
                         self._fences.append(cursor.number)
-                    elif isinstance(each.entry, Checkpoint):
+                    elif isinstance(each.entry, JournalCheckpoint):
                         state.needed_from, state.deleted_until = each.entry.needed_from, each.entry.deleted_until
             self._writer = cursor.fence(began, own, self._clock)
 
@@ -240,7 +240,7 @@ class ServerJournal:
         )  # fmt: skip
         checkpoints = self._uploader.checkpoints = JournalCheckpoints(
             self.store, self._metadata, self.feed,
-            Checkpoint(self._image, self._state.needed_from, self._state.deleted_until),
+            JournalCheckpoint(self._image, self._state.needed_from, self._state.deleted_until),
             retention_seconds=self._settings.retention_seconds, note_files=note_files, copied_ends=copied_ends,
             exists=lambda bucket: replicas.find_table(bucket) is not None, clock=self._clock,
         )  # fmt: skip
