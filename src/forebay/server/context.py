@@ -28,6 +28,7 @@ from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_executor import FairExecutor
 from forebay.server.flow.request_limits import SHORT_LIST, RequestLimits, T
 from forebay.server.flow.response_memory import ResponseMemory
+from forebay.server.journal.server_journal import ServerJournal
 from forebay.server.journal.store_gate import AnswerGate
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
@@ -82,6 +83,8 @@ class ServerContext:
     """What holds answers back until they are in the store, if anything does."""
     remote_logs: RemoteLogs | None = None
     """Log segments in the store, if there is one."""
+    journal: ServerJournal | None = None
+    """What uploads to the store, if there is one."""
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) addresses by listener."""
     connections: Connections | None = None

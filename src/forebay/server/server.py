@@ -316,7 +316,7 @@ class ForebayServer:
         limits = RequestLimits(injected.clock, config.value("server.request.max-items"), config.answer_bytes_max)
         self._context = ServerContext(
             config, catalog, store, replicas, scanners, table_snapshots, transactions, notifier, injected.clock, lake,
-            coordinator, io, limits, counters, epochs, gate, remote_logs,
+            coordinator, io, limits, counters, epochs, gate, remote_logs, journal,
         )  # fmt: skip
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)

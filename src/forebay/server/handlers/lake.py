@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
+from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, Unavailable
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -18,6 +18,10 @@ from forebay.protocol.messages import Message, error_to_wire, partition_id_of, t
 from forebay.server.context import ServerCall, ServerContext, put_error, serves
 from forebay.server.lake.lake_snapshots import KnownSnapshot, LakeSnapshotCommit
 from forebay.server.metadata.catalog import LiveTable
+
+_STORE_SECONDS = 20.0
+"""How long a round waits for the store, which follows within `store.interval`."""
+
 
 # ---- heartbeats -----------------------------------------------------------------------------------------------------
 
@@ -108,6 +112,7 @@ async def prepare_lake_table_snapshot(context: ServerContext, call: ServerCall) 
         return context.lake.snapshots.prepare(_table(context, message.table_id), offsets, merge=merge)
 
     _check_offsets(context, request.bucket_offsets, [message.bucket_offsets for message in request.bucket_offsets])
+    await _await_store(context)
     response = pb.PrepareLakeTableSnapshotResponse()
     for message in request.bucket_offsets:
         answer = response.prepare_lake_table_resp.add(table_id=message.table_id)
@@ -116,6 +121,20 @@ async def prepare_lake_table_snapshot(context: ServerContext, call: ServerCall) 
         except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its table
             put_error(answer, e)
     return response
+
+
+async def _await_store(context: ServerContext) -> None:
+    """Wait until the store has what the lake is about to get: a lake must not be ahead of a server that takes over.
+
+    Raises `Unavailable` if that takes long.
+    """
+    journal = context.journal
+    if journal is not None and not await context.in_io(journal.wait_until_stored, _STORE_SECONDS):
+        raise Unavailable(
+            f"the store {journal.store.location} does not have the newest records yet, and the lake must not be ahead "
+            "of it: try again when the store can be reached",
+            ErrorCode.REQUEST_TIME_OUT,
+        )
 
 
 @serves(ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT)
