@@ -109,6 +109,19 @@ class ServerMetrics(Collector):
         yield from self._requests(now, before)
         yield from self._storage(tables, now, before)
         yield from self._work()
+        yield from self._store()
+
+    def _store(self) -> Iterator[Metric]:
+        journal = self._context.journal
+        if journal is None:
+            return
+        yield _gauge(
+            "forebay_store_behind_seconds", "age of the oldest change that the store lacks", journal.behind_seconds
+        )
+        yield _counter("forebay_store_journal_objects", "objects of the journal that were created", journal.objects)
+        copied = self._context.remote_logs
+        if copied is not None:
+            yield _gauge("forebay_store_log_buckets", "buckets with log segments in the store", len(copied.known()))
 
     def _cluster(self, tables: Mapping[int, LiveTable]) -> Iterator[Metric]:
         context = self._context

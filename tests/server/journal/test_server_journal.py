@@ -242,3 +242,21 @@ def test_a_standby_that_is_stopped_serves_nothing_and_goes_on_later(start: Start
             until(lambda: standby.number == journal_of(old)._writer.number, "it follows")  # type: ignore[union-attr]  # noqa: B023
             standby.stop()
             assert not ended.result(PATIENCE)
+
+
+def test_metrics_say_how_far_the_store_is_behind(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    conn = start("home")
+    journal = journal_of(conn)
+    table = conn.create_table("fluss.kv", KV, primary_key="id")
+    table.upsert([{"id": 1, "v": "x"}])
+    store(conn)
+    assert journal.behind_seconds == 0
+    before = journal.objects
+    assert before > 0
+    with monkeypatch.context() as patch:
+        patch.setattr("forebay.server.journal.uploader.JournalUploader.upload", lambda *_args, **_more: False)
+        table.upsert([{"id": 2, "v": "y"}])
+        until(lambda: journal.behind_seconds > 0.05, "time passes")
+    store(conn)
+    assert journal.behind_seconds == 0
+    assert journal.objects == before + 1

@@ -267,6 +267,19 @@ class ServerJournal:
         return self._uploader.wait(noted, timeout)
 
     @property
+    @any_thread
+    def behind_seconds(self) -> float:
+        """How long ago the oldest change happened that the store does not have; 0 if it has all."""
+        oldest_ms = None if self._uploader is None else self._uploader.oldest_ms()
+        return 0.0 if oldest_ms is None else max(self._clock.now_ms() - oldest_ms, 0) / 1000
+
+    @property
+    @any_thread
+    def objects(self) -> int:
+        """How many objects of the journal this server has created, without its fence and first image."""
+        return 0 if self._uploader is None else self._uploader.objects
+
+    @property
     def is_awaited(self) -> bool:
         """Whether answers wait for the store."""
         return self._settings.is_awaited

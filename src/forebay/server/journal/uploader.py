@@ -110,6 +110,8 @@ class JournalUploader:
         self._cuts: dict[TableBucket, int] = {}
         """How many cuts of a log were among the notes that were taken."""
         self.stored_count = 0
+        self.objects = 0
+        """How many objects were created."""
         self.checkpoints: JournalCheckpoints | None = None
         """Gives anchors their checkpoints; without, they are objects like others."""
         self._failure: ForebayError | None = None
@@ -118,6 +120,14 @@ class JournalUploader:
     def stored_end(self, bucket: TableBucket) -> int:
         """The stored end of a log."""
         return self._ends.get(bucket, 0)
+
+    @any_thread
+    def oldest_ms(self) -> int | None:
+        """When the oldest change happened that is not stored; None if all are."""
+        taken, first = self._next, self._feed.first()
+        if taken is not None and taken.first_ms is not None:
+            return taken.first_ms
+        return None if first is None else first.at_ms
 
     @property
     def is_unsure(self) -> bool:
@@ -156,6 +166,7 @@ class JournalUploader:
         if self._next is None and self.checkpoints is not None:
             self.checkpoints.prepare(self._writer.number)
         stored = self._next = self._next or self._take_anchor(even_if_empty=even_if_empty) or self._take_notes()
+        number = self._writer.number
         if self._is_sent:
             self._writer.retry()
         else:
@@ -163,6 +174,8 @@ class JournalUploader:
             if entries or even_if_empty or stored.is_anchor:
                 self._is_sent = True
                 self._writer.write(entries, stored.first_ms)
+        if self._writer.number > number:
+            self.objects += 1
         self._next, self._is_sent = None, False
         for bucket, range_ in stored.logs.items():
             self._ends[bucket] = range_.end
