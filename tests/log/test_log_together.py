@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import itertools
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -75,3 +77,30 @@ def test_a_write_that_fails_leaves_log_and_writers_as_they_were(effect: FaultEff
     fs.clear_faults()
     assert content(log) == before
     assert [each[0] for each in log.append_together(group, plain(group))] == [1, 2, 4]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("effect", ["before", "partial", "after"])
+@pytest.mark.parametrize("ending", ["kill", "crash"])
+def test_whatever_call_is_the_last_one_a_batch_that_is_sent_again_is_there_once(
+    effect: FaultEffect, ending: str
+) -> None:
+    """As if each client sent its next batch when the one before was acknowledged, and the last one again."""
+    groups = [[request(1 + n % 3, writer, n) for writer in (7, 8)] for n in range(6)]
+    for call in itertools.count(1):
+        fs = faulty_fs(call)
+        fault = fs.inject("any", on_call=call, times=10_000, error=errno.EIO, effect=effect)
+        acknowledged = 0
+        with suppress(StorageFailure):
+            log = open_log(fs)
+            for group in groups:
+                log.append_together(group, plain(group))
+                log.sync()
+                acknowledged += 1
+        again = open_log(getattr(fs, ending)())
+        for group in groups[acknowledged:]:
+            again.append_together(group, plain(group))
+        written = [(header.writer_id, header.batch_sequence) for header, _ in again.iterate_batches(0)]
+        assert sorted(written) == [(writer, n) for writer in (7, 8) for n in range(6)]
+        if not fault.fired:
+            break
+    assert call > 20

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.base.errors import Conflict, CorruptData
+from forebay.base.errors import Conflict, CorruptData, InternalError
+from forebay.codec.crc import crc32c
 from forebay.codec.log.header import LogBatchHeader, parse_header
+from forebay.log import writer_state
 from forebay.log.writer_state import RETRY_HORIZON_MS, WriterBatch, WriterStates, next_sequence
 from tests.log.log_batches import make_batch
 
@@ -113,7 +115,7 @@ writers = st.dictionaries(
 )
 
 
-@given(writers, st.integers(0, 2**60))
+@given(writers, st.integers(6 * 9, 2**60))
 def test_a_snapshot_is_read_back(plan: dict[int, tuple[int, int, int, int]], end: int) -> None:
     states = WriterStates(7 * DAY)
     for writer_id, (first, count, records, timestamp) in plan.items():
@@ -124,6 +126,16 @@ def test_a_snapshot_is_read_back(plan: dict[int, tuple[int, int, int, int]], end
     again.load_snapshot(data, end)
     assert again.as_mapping() == states.as_mapping()
     assert again.to_snapshot(end) == data
+
+
+def test_states_that_are_ahead_of_the_log_are_not_saved_and_not_loaded() -> None:
+    states = states_with(0, 1)
+    with pytest.raises(InternalError, match="ahead of the log's end, 1"):
+        states.to_snapshot(1)
+    sound = states.to_snapshot(2)
+    body = sound[: -writer_state._CRC.size].replace((2).to_bytes(8, "little"), (1).to_bytes(8, "little"), 1)
+    with pytest.raises(CorruptData, match="batches behind its end, 1"):
+        states.load_snapshot(body + writer_state._CRC.pack(crc32c(body)), 1)
 
 
 @given(st.binary(max_size=100))

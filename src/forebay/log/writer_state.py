@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping
 from heapq import nsmallest
 from typing import NamedTuple
 
-from forebay.base.errors import Conflict, CorruptData, ErrorCode
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, check
 from forebay.codec.crc import crc32c
 from forebay.codec.log._plain_batches import PlainBatch
 from forebay.codec.log.header import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
@@ -166,10 +166,11 @@ class WriterStates:
         self._writers.clear()
 
     def to_snapshot(self, end_offset: int) -> bytes:
-        """The bytes of a snapshot after the batches below `end_offset`."""
+        """The bytes of a snapshot after the batches below `end_offset`. The states must have no others."""
         parts = [_HEAD.pack(_MAGIC, _VERSION, end_offset, len(self._writers))]
         for writer_id, batches in self._writers.items():
             parts.append(_WRITER.pack(writer_id, len(batches)))
+            check(batches[-1].last_offset < end_offset, f"writer {writer_id} is ahead of the log's end, {end_offset}")
             for sequence, base, last, timestamp in batches:
                 parts.append(_BATCH.pack(sequence, base, last - base, timestamp))
         body = b"".join(parts)
@@ -187,9 +188,12 @@ class WriterStates:
         if magic != _MAGIC or version != _VERSION or stored_end != end_offset:
             raise CorruptData(f"a writer snapshot says {magic!r}, version {version}, end offset {stored_end}")
         try:
-            self._writers = _parse_writers(data, body_size, count)
+            writers = _parse_writers(data, body_size, count)
         except struct.error as error:
             raise CorruptData(f"a writer snapshot of {len(data)} bytes ends too soon") from error
+        if any(batches and batches[-1].last_offset >= end_offset for batches in writers.values()):
+            raise CorruptData(f"a writer snapshot has batches behind its end, {end_offset}")
+        self._writers = writers
 
 
 def _parse_writers(data: bytes, end: int, count: int) -> dict[int, tuple[WriterBatch, ...]]:
