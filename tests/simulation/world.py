@@ -44,7 +44,6 @@ PORTS = (9123, 9124)
 LAKE = "simulation"
 
 SERVER_SETTINGS = {
-    "log.segment.file-size": "2kb",
     "log.index.interval-size": "200b",
     "kv.snapshot.interval": "3 s",
     "kv.checkpoint.records": "8",
@@ -62,6 +61,9 @@ SERVER_SETTINGS = {
 
 OPEN_BUCKETS = (1, 2, 3, 1000)
 """How many buckets may stay open unused: by the seed. A history has four."""
+
+SEGMENT_SIZES = ("2kb", "2kb", "2kb", "400b", "400b", "2kb")
+"""Of logs, by the seed: a small one is full after one or two batches, also where the loop writes short requests."""
 
 QUICK_DISK_EACH = 3
 QUICK_SYNC_SECONDS = 20e-6
@@ -242,7 +244,10 @@ class World:
         loop = self.loop = SimLoop(self.sched, process, self.network)
         clock = SimClock(self.sched, process)
         process.wall_offset_ms = self.wall_offset_ms
-        settings = SERVER_SETTINGS | {"server.open-buckets.max": str(self.open_buckets_max)}
+        settings = SERVER_SETTINGS | {
+            "server.open-buckets.max": str(self.open_buckets_max),
+            "log.segment.file-size": SEGMENT_SIZES[self.seed % len(SEGMENT_SIZES)],
+        }
         config = server_config(DATA, coordinator_port=PORTS[0], tablet_port=PORTS[1], settings=settings)
         fs = self.fs
         vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", fs)
