@@ -314,11 +314,13 @@ def take_writer_snapshot(
     snapshots: list[int],
     retained: int,
     synced_offset: int,
+    copied_end: int | None = None,
 ) -> bool:
     """Write a snapshot at `end_offset`, add it to `snapshots`, and remove the oldest ones beyond `retained`.
 
-    One at or below `synced_offset` always stays: a power loss may cut the log, and then newer ones are void. Returns
-    False when storage refuses: the log has all that a snapshot holds.
+    One at or below `synced_offset` always stays: a power loss may cut the log, and then newer ones are void. Those
+    behind `copied_end` stay, too: a remote log has yet to get them. Returns False when storage refuses: the log has all
+    that a snapshot holds.
     """
     if snapshots and snapshots[-1] == end_offset:
         return True
@@ -328,7 +330,8 @@ def take_writer_snapshot(
         return False
     snapshots.append(end_offset)
     with contextlib.suppress(StorageFailure):  # What stays is removed by a later call, or is of use.
-        while len(snapshots) > retained and snapshots[1] <= synced_offset:
+        needed_from = synced_offset if copied_end is None else min(synced_offset, copied_end)
+        while len(snapshots) > retained and snapshots[1] <= needed_from:
             fs.remove(names.writer_snapshot_file(folder, snapshots[0]))
             del snapshots[0]
     return True

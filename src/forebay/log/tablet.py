@@ -189,6 +189,8 @@ class LogTablet(LogReads):
         self._writers = WriterStates(config.writer_expiry_ms, config.writers_max)
         self._times = CommitTimes()
         self._writer_snapshots: list[int] = []
+        self.copied_end: int | None = None
+        """Up to which offset a remote log has the log; None without one."""
         self._sync_lock = threads.lock()
         self._sync_seconds = 0.0
         self._closed = False
@@ -681,6 +683,7 @@ class LogTablet(LogReads):
                 self._writer_snapshots,
                 self.config.writer_snapshots_retained,
                 self._synced_offset,
+                self.copied_end,
             )
 
     def writer_snapshot(self, end_offset: int) -> bytes | None:

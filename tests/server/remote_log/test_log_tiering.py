@@ -224,7 +224,7 @@ def test_manifests_are_those_of_fluss_and_are_listed(start: Start, tmp_path: Pat
         assert path.stat().st_size == each["size_in_bytes"]
         assert path.with_suffix(".index").exists()
         assert path.with_suffix(".timeindex").exists()
-    assert path.with_name(f"{each['end_offset']:020d}.writer_snapshot").exists()
+        assert path.with_name(f"{each['end_offset']:020d}.writer_snapshot").exists()
 
 
 class Later:

@@ -122,6 +122,7 @@ class LogTiering:
             SegmentUpload(part, self._batches(log, part), log.writer_snapshot(part.end_offset)) for part in parts
         ]
         self._logs.add(replica.bucket, path, uploads)
+        log.copied_end = parts[-1].end_offset
         _LOGGER.info(
             "copied %d log segments of %s (bucket %s) to the store, up to offset %d",
             len(parts), replica.table.info.path, replica.bucket, parts[-1].end_offset,

@@ -422,6 +422,8 @@ class ReplicaManager:
 
     def _attach_remote(self, log: LogTablet, bucket: TableBucket, path: PhysicalTablePath) -> None:
         log.remote = self._log_store.remote(bucket, path)
+        if log.remote is not None:
+            log.copied_end = self._log_store.remote_end(bucket)
         if (end := self._log_store.remote_end(bucket)) > log.log_end_offset:
             raise CorruptData(
                 f"{log.folder} ends at offset {log.log_end_offset}, and the store has its records up to offset "
