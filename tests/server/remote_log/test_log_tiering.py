@@ -370,6 +370,27 @@ def test_a_log_that_is_shorter_than_the_store_is_refused_by_name(start: Start, t
         ids(start().table("fluss.log"))
 
 
+def test_what_expires_before_it_is_copied_is_skipped(start: Start) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 200)
+    tier(conn)
+    log = log_of(conn, table)
+    fill(table, 200, 200)
+    log.roll()
+    end = log.log_end_offset
+    assert log.delete_segments_before(end)
+    tier(conn)
+    logs = server_of(conn).context.remote_logs
+    assert logs is not None
+    assert logs.end(TableBucket(table.info.table_id, 0)) == end
+    assert log.log_start_offset == log.local_start_offset == end
+    fill(table, 400, 100)
+    tier(conn)
+    assert log.log_start_offset == end < log.local_start_offset
+    assert ids(table) == list(range(400, 500))
+
+
 def test_local_segments_go_by_age_and_number(start: Start) -> None:
     conn = start()
     many = conn.create_table("fluss.many", COLUMNS, options={"table.log.tiered.local-segments": "6"})

@@ -124,6 +124,10 @@ class RemoteLogs:
             self._change(bucket, log, "", added=(), kept=(), created=())
         return removed
 
+    def skip_to(self, bucket: TableBucket, table: PhysicalTablePath, offset: int) -> None:
+        """Note that the log was copied as far as there was something to copy: records below `offset` have expired."""
+        self._change(bucket, self.log(bucket, table), "", added=(), kept=(), created=(), end=offset)
+
     def forget(self, bucket: TableBucket) -> None:
         """Doom the objects of a bucket that was dropped."""
         manifest = self._lists[bucket][1]
@@ -144,14 +148,16 @@ class RemoteLogs:
         added: Sequence[RemoteLogSegment],
         kept: Sequence[RemoteLogSegment],
         created: Iterable[str],
+        end: int | None = None,
     ) -> None:
         removed = log.segments[: len(log.segments) - len(kept)]
         due_ms = self._clock.now_ms() + READERS_MS
         doomed = dict.fromkeys((name for each in removed for name in each.objects(log.tablet)), due_ms)
-        end, before = self._lists.get(bucket, (0, ""))
+        end_before, before = self._lists.get(bucket, (0, ""))
         if before:
             doomed[before] = due_ms
-        end = added[-1].end_offset if added else end
+        if end is None:
+            end = added[-1].end_offset if added else end_before
         self._metadata.change_remote_log(
             bucket,
             end,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from forebay.base.ambient import Clock
@@ -82,12 +83,12 @@ class LogTiering:
         self._forget_dropped()
         self._forget_more()
         for replica in self._replicas.each_open():
-            self._attempt(replica.bucket, lambda replica=replica: self._tier(replica))  # type: ignore[misc]
+            self._attempt(replica.bucket, partial(self._tier, replica))
         for bucket in self._closed_with_more():
-            self._attempt(bucket, lambda bucket=bucket: self._tier_closed(bucket))  # type: ignore[misc]
+            self._attempt(bucket, partial(self._tier_closed, bucket))
         for bucket, manifest in self._logs.known().items():
             if manifest and self._replicas.opened(bucket) is None:
-                self._attempt(bucket, lambda bucket=bucket: self._expire_closed(bucket))  # type: ignore[misc]
+                self._attempt(bucket, partial(self._expire_closed, bucket))
         self._delete_doomed()
 
     def _attempt(self, bucket: TableBucket, work: Callable[[], None]) -> None:
@@ -114,7 +115,9 @@ class LogTiering:
 
     def _copy(self, replica: BucketReplica, path: PhysicalTablePath) -> None:
         log = replica.log
-        first = max(self._logs.end(replica.bucket), log.local_start_offset)
+        if log.local_start_offset > self._logs.end(replica.bucket):  # `table.log.ttl` was faster
+            self._logs.skip_to(replica.bucket, path, log.local_start_offset)
+        first = self._logs.end(replica.bucket)
         parts = log.closed_parts(first, min(log.high_watermark, log.synced_offset))[: self._settings.uploads_max]
         if not parts:
             return
@@ -194,7 +197,7 @@ class LogTiering:
     def _forget_dropped(self) -> None:
         for bucket in self._logs.known():
             if self._replicas.find_table(bucket) is None:
-                self._attempt(bucket, lambda bucket=bucket: self._logs.forget(bucket))  # type: ignore[misc]
+                self._attempt(bucket, partial(self._logs.forget, bucket))
         self._checked_ms = {b: ms for b, ms in self._checked_ms.items() if self._replicas.find_table(b) is not None}
 
     def _delete_doomed(self) -> None:
