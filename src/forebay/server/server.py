@@ -512,7 +512,8 @@ class ForebayServer:
         every(config.seconds("kv.snapshot.interval"), replicas.checkpoint_grown)
         every(config.seconds("server.writer-id.expiration-check-interval"), replicas.expire_writers)
         every(_PRODUCERS_SECONDS, lambda: context.store.expire_producer_offsets(context.clock.now_ms()))
-        retention = LogRetention(replicas, context.catalog, context.lake.snapshots, context.clock)
+        stored = {} if self._journal is None else {"stored_end": self._journal.stored_end}
+        retention = LogRetention(replicas, context.catalog, context.lake.snapshots, context.clock, **stored)
         every(config.seconds("remote.log.task-interval-duration"), retention.run)
         if self._tiering is not None:
             # In a thread of its own: it may copy for minutes.

@@ -23,6 +23,7 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
+from forebay.server.maintenance.retention import LogRetention
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore
 from forebay.server.remote_log.tiering import LogTiering
 from forebay.server.server import ForebayServer
@@ -379,6 +380,9 @@ def test_what_expires_before_it_is_copied_is_skipped(start: Start) -> None:
     fill(table, 200, 200)
     log.roll()
     end = log.log_end_offset
+    journal = server_of(conn)._journal
+    assert journal is not None
+    assert journal.wait_until_stored(PATIENCE)
     assert log.delete_segments_before(end)
     tier(conn)
     logs = server_of(conn).context.remote_logs
@@ -389,6 +393,18 @@ def test_what_expires_before_it_is_copied_is_skipped(start: Start) -> None:
     tier(conn)
     assert log.log_start_offset == end < log.local_start_offset
     assert ids(table) == list(range(400, 500))
+
+
+def test_what_the_journal_lacks_does_not_expire(start: Start) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS, options={"table.log.ttl": "1 ms"})
+    fill(table, 0, 200)
+    context = server_of(conn).context
+    log = log_of(conn, table)
+    stored = log.segments()[3].base_offset + 1
+    retention = LogRetention(context.replicas, context.catalog, context.lake.snapshots, Later(1), lambda _: stored)  # type: ignore[arg-type]
+    retention.run()
+    assert log.local_start_offset == stored - 1
 
 
 def test_local_segments_go_by_age_and_number(start: Start) -> None:

@@ -8,6 +8,7 @@ empty. An expired segment is kept while it is needed by:
 - the key-value state, until a checkpoint covers its records: one is written then;
 - clients without ScanKv: they rebuild a primary-key table's rows from the whole changelog, because there are no KV
   snapshots to download. So the changelog expires only if the table sets `table.log.ttl`, or has its rows in a lake;
+- the store, if there is one, until its journal has the records;
 - the log itself, which first makes sure that it knows its writers without the segment
   (`LogTablet.delete_segments_before`).
 
@@ -21,7 +22,7 @@ begins at one segment or the next. Readers below it get LOG_OFFSET_OUT_OF_RANGE.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from forebay.base.ambient import Clock
 from forebay.base.errors import ForebayError
@@ -35,6 +36,7 @@ from forebay.server.storage.replicas import ReplicaManager
 _LOGGER = logging.getLogger(__name__)
 
 _TTL = "table.log.ttl"
+_NO_LIMIT = (1 << 63) - 1
 
 
 def first_unexpired_offset(segments: Sequence[SegmentInfo], horizon_ms: int) -> int:
@@ -48,7 +50,16 @@ def first_unexpired_offset(segments: Sequence[SegmentInfo], horizon_ms: int) -> 
 class LogRetention:
     """Deletes expired segments. Call `run` from one thread at a time."""
 
-    def __init__(self, replicas: ReplicaManager, catalog: TableCatalog, snapshots: LakeSnapshots, clock: Clock) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        catalog: TableCatalog,
+        snapshots: LakeSnapshots,
+        clock: Clock,
+        stored_end: Callable[[TableBucket], int] = lambda _: _NO_LIMIT,
+    ) -> None:
+        """`stored_end`: what is behind it stays, because the store has yet to get it."""
+        self._stored_end = stored_end
         self._replicas = replicas
         self._catalog = catalog
         self._snapshots = snapshots
@@ -139,8 +150,8 @@ class LogRetention:
         segments = log.segments()
         limit = first_unexpired_offset(segments, self._horizon_ms(info))
         limit = min(limit, log.high_watermark, self._needed_by_lake(info, replica.bucket))
+        limit = min(limit, self._stored_end(replica.bucket))
         return max((s.base_offset for s in segments if s.base_offset <= limit), default=0)
 
     def _needed_by_lake(self, info: TableInfo, bucket: TableBucket) -> int:
-        no_limit = (1 << 63) - 1
-        return self._snapshots.log_needed_from(info, bucket) if info.lake_enabled else no_limit
+        return self._snapshots.log_needed_from(info, bucket) if info.lake_enabled else _NO_LIMIT
