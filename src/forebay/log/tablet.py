@@ -338,8 +338,8 @@ class LogTablet(LogReads):
             if not any(batch.has_writer_id for batch in batches):
                 return self._write_together(requests, batches, timestamp_ms)
             # A full segment's end is where the states of writers are saved: without batches that are not written yet.
-            records = sum([batch.last_offset_delta + 1 for batch in batches])
-            self._segment_with_room(sum([batch.size_bytes for batch in batches]), self._log_end_offset + records)
+            end = self._log_end_offset + sum([batch.last_offset_delta + 1 for batch in batches])
+            self._segment_with_room(sum([batch.size_bytes for batch in batches]), end)
             results: list[tuple[int, int] | Conflict] = []
             written: list[int] = []
             before: dict[int, tuple[WriterBatch, ...]] = {}
@@ -427,14 +427,16 @@ class LogTablet(LogReads):
     def _write(
         self, buffers: Sequence[Buffer], size: int, places: Sequence[BatchPlace], next_offset: int, timestamp_ms: int
     ) -> None:
-        segment = self._segment_with_room(size, next_offset)
         try:
-            segment.append(buffers, size, places, next_offset, timestamp_ms)
-        except BaseException as e:
-            self._undo_append(segment)
-            if isinstance(e, DiskFull):
-                raise self._not_written(e, size) from e
-            raise
+            segment = self._segment_with_room(size, next_offset)
+            try:
+                segment.append(buffers, size, places, next_offset, timestamp_ms)
+            except BaseException:
+                self._undo_append(segment)
+                raise
+        except DiskFull as e:
+            self._require_usable()
+            raise DiskFull(f"{e.message}. {size} bytes were not written", ErrorCode.DISK_WRITE_LOCKED) from e
         self._last_timestamp_ms = timestamp_ms
         self._log_end_offset = next_offset
         self._marks.written(next_offset)
@@ -442,16 +444,7 @@ class LogTablet(LogReads):
     def _segment_with_room(self, size: int, next_offset: int) -> LogSegment:
         """The active segment, a new one if the other has no room for an append of `size` bytes up to `next_offset`."""
         active = self._segments[-1]
-        if active.has_room(size, next_offset - 1):
-            return active
-        try:
-            return self._roll()
-        except DiskFull as e:
-            raise self._not_written(e, size) from e
-
-    def _not_written(self, error: DiskFull, size: int) -> DiskFull:
-        self._require_usable()
-        return DiskFull(f"{error.message}. {size} bytes were not written", ErrorCode.DISK_WRITE_LOCKED)
+        return active if active.has_room(size, next_offset - 1) else self._roll()
 
     def _undo_append(self, segment: LogSegment) -> None:
         try:
