@@ -49,8 +49,9 @@ class BuildKernels(build_ext):
 
     def translate(self, ext: Extension, code: Path) -> None:
         """Write the C code of a kernel."""
-        code.parent.mkdir(parents=True, exist_ok=True)
-        written = code.with_suffix(".new.c")
+        # In a folder of its own: before 3.3.1 Cython gives the shared module the name of its file.
+        written = code.parent / "new" / code.name
+        written.parent.mkdir(parents=True, exist_ok=True)
         if ext.name == SHARED:
             arguments = ["--generate-shared", str(written)]
         else:
