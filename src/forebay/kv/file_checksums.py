@@ -78,18 +78,20 @@ def list_files(fs: FileSystem, folder: str) -> str:
 
 def first_difference(fs: FileSystem, folder: str, listing: str) -> str | None:
     """Return how the first changed file differs from the listing, or None. Raises `StorageFailure` if reading fails."""
-    lines = listing.splitlines(keepends=True)
-    if not lines or lines[-1] != _last_line("".join(lines[:-1])):
+    try:
+        listed = listed_files(listing)
+    except CorruptData:
         return f"the listing of the files in {folder} is damaged"
-    actual = {line.split(" ", 2)[2]: line for line in list_files(fs, folder).splitlines()[:-1]}
-    for line in listing.splitlines()[:-1]:
-        checksum, size, name = line.split(" ", 2)
-        path = names.join(folder, name)
-        if name not in actual:
+    actual = {each.name: each for each in listed_files(list_files(fs, folder))}
+    for was in listed:
+        path, now = names.join(folder, was.name), actual.get(was.name)
+        if now is None:
             return f"{path} is missing"
-        if actual[name] != line:
-            now = actual[name].split(" ")
-            return f"{path} has {now[1]} bytes with checksum {now[0]}, and had {size} with {checksum}"
+        if now != was:
+            return (
+                f"{path} has {now.size_bytes} bytes with checksum {now.crc:08x}, and had {was.size_bytes} with "
+                f"{was.crc:08x}"
+            )
     return None
 
 
