@@ -191,7 +191,7 @@ class WriterStates:
             writers = _parse_writers(data, body_size, count)
         except struct.error as error:
             raise CorruptData(f"a writer snapshot of {len(data)} bytes ends too soon") from error
-        if any(batches and batches[-1].last_offset >= end_offset for batches in writers.values()):
+        if any(batches[-1].last_offset >= end_offset for batches in writers.values()):
             raise CorruptData(f"a writer snapshot has batches behind its end, {end_offset}")
         self._writers = writers
 
