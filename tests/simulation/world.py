@@ -240,15 +240,19 @@ class World:
             if not self.finished:
                 self.sched.sleep(self.rng.random())
 
+    @property
+    def _settings(self) -> dict[str, str]:
+        """Those of every server of this world."""
+        return SERVER_SETTINGS | {
+            "server.open-buckets.max": str(self.open_buckets_max),
+            "log.segment.file-size": SEGMENT_SIZES[self.seed % len(SEGMENT_SIZES)],
+        }
+
     def _serve(self, process: Process, outcome: list[BaseException | None]) -> None:
         loop = self.loop = SimLoop(self.sched, process, self.network)
         clock = SimClock(self.sched, process)
         process.wall_offset_ms = self.wall_offset_ms
-        settings = SERVER_SETTINGS | {
-            "server.open-buckets.max": str(self.open_buckets_max),
-            "log.segment.file-size": SEGMENT_SIZES[self.seed % len(SEGMENT_SIZES)],
-        }
-        config = server_config(DATA, coordinator_port=PORTS[0], tablet_port=PORTS[1], settings=settings)
+        config = server_config(DATA, coordinator_port=PORTS[0], tablet_port=PORTS[1], settings=self._settings)
         fs = self.fs
         vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", fs)
         self._vfs.append(vfs)
@@ -376,9 +380,7 @@ class World:
 
     def _serve_second(self, process: Process, outcome: list[BaseException | None]) -> None:
         loop = SimLoop(self.sched, process, self.network)
-        config = server_config(
-            DATA, coordinator_port=PORTS[0] + 10, tablet_port=PORTS[1] + 10, settings=SERVER_SETTINGS
-        )
+        config = server_config(DATA, coordinator_port=PORTS[0] + 10, tablet_port=PORTS[1] + 10, settings=self._settings)
         vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", self.fs)
         self._vfs.append(vfs)
         server = ForebayServer(config, self._injected(self.fs, SimClock(self.sched, process), vfs))
