@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from forebay.base import threads
-from forebay.base.errors import Conflict, CorruptData, ErrorCode, LimitExceeded, StorageFailure
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, LimitExceeded, StorageFailure
 from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
@@ -266,6 +266,24 @@ class _RecordedConnection:
         return self._connection.execute(statement, values)
 
 
+def _damaged(path: str, reason: str) -> CorruptData:
+    return CorruptData(
+        f"the metadata file {path} is damaged: {reason}. Restore it from a copy; only it tells "
+        "which tables the other files belong to"
+    )
+
+
+def metadata_failure(error: UnicodeDecodeError | sqlite3.Error, path: str, doing: str) -> ForebayError:
+    """What an error of SQLite means: damage, which Python may call a text that cannot be decoded, or a failure."""
+    is_damage = isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    )
+    return (
+        _damaged(path, str(error)) if is_damage else StorageFailure(f"cannot {doing} the metadata file {path}: {error}")
+    )
+
+
 class MetadataStore:
     """The metadata file of one data directory."""
 
@@ -287,12 +305,8 @@ class MetadataStore:
             except BaseException:
                 self._connection.close()
                 raise
-        except UnicodeDecodeError as e:  # Python raises it in place of SQLite's error, whose text has the damage
-            raise self._damaged(str(e)) from e
-        except sqlite3.Error as e:
-            if getattr(e, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise self._damaged(str(e)) from e
-            raise StorageFailure(f"cannot open the metadata file {file.path}: {e}") from e
+        except (UnicodeDecodeError, sqlite3.Error) as e:
+            raise metadata_failure(e, file.path, "open") from e
 
     def _prepare(self) -> None:
         """Check what is there; settle how commits are written, and make the tables that are missing."""
@@ -312,10 +326,7 @@ class MetadataStore:
             raise self._damaged(result)
 
     def _damaged(self, reason: str) -> CorruptData:
-        return CorruptData(
-            f"the metadata file {self._path} is damaged: {reason}. Restore it from a copy; only it tells "
-            "which tables the other files belong to"
-        )
+        return _damaged(self._path, reason)
 
     def _rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The rows of `query`, which selects whole rows, without their checksums. Raises `CorruptData`."""

@@ -20,6 +20,7 @@ from forebay.log.config import LogConfig
 from forebay.server.config import ServerConfig
 from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.server_journal import has_journal_state
+from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
 from forebay.store.journal import JournalObject, open_journal
 from forebay.store.journal_format import EpochBegan
 from forebay.store.objects import ObjectStore
@@ -39,19 +40,25 @@ class Standby:
     def __init__(
         self, fs: FileSystem, data_dir: str, store: ObjectStore,
         *, log_config: LogConfig | None = None, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS,
+        database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile,
     ) -> None:  # fmt: skip
         """Raises `Conflict` if another process has the directory, or it is a server's or of another store."""
         self._clock = clock
         self._directory = DataDirectory.open(fs, data_dir)
         try:
             # The directory of a server that was stopped may go on as one; it follows no other server.
-            self._follower = (
-                None
-                if has_journal_state(fs, data_dir)
-                else JournalFollower(
-                    fs, self._directory, store, open_journal(store, ids=ids), log_config=log_config, clock=clock
+            self._follower: JournalFollower | None = None
+            if not has_journal_state(fs, data_dir):
+                store_id = open_journal(store, ids=ids)
+                self._follower = JournalFollower(
+                    fs,
+                    self._directory,
+                    store,
+                    store_id,
+                    log_config=log_config,
+                    clock=clock,
+                    database_file=database_file,
                 )
-            )
         except BaseException:
             self._directory.close()
             raise

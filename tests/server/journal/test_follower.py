@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.errors import Conflict
+from forebay.base.errors import Conflict, CorruptData
 from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.tablet import LogTablet
@@ -134,6 +134,20 @@ def test_a_directory_of_a_server_or_of_another_journal_is_not_taken(
     other = DirectoryStore(LocalFileSystem(), str(tmp_path / "other"))
     with pytest.raises(Conflict, match="follows the journal of another store"):
         follower_in(tmp_path / "copy", other)
+
+
+def test_a_damaged_metadata_file_of_a_copy_is_named(
+    tmp_path: Path, primary: Primary, follow: Callable[[], JournalFollower]
+) -> None:
+    primary.metadata.put_database(DatabaseInfo("db", None, {}, 1, 1))
+    upload(primary)
+    follower = follow()
+    follower.follow()
+    (tmp_path / "copy" / "metadata.sqlite").write_bytes(b"no database" * 100)
+    primary.metadata.put_producer_offsets("p", 5, b"\x00", 1)
+    upload(primary)
+    with pytest.raises(CorruptData, match=r"the metadata file .*/copy/metadata.sqlite is damaged"):
+        follower.follow()
 
 
 @pytest.mark.parametrize("seed", range(25))

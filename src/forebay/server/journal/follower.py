@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
@@ -26,7 +26,13 @@ from forebay.log.config import LogConfig
 from forebay.log.remote import RemoteLogSegment
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
-from forebay.server.metadata_store import METADATA_FILE, bucket_columns
+from forebay.server.metadata_store import (
+    METADATA_FILE,
+    DatabaseFile,
+    LocalDatabaseFile,
+    bucket_columns,
+    metadata_failure,
+)
 from forebay.server.remote_log.manifest import tablet_name
 from forebay.server.remote_log.remote_log import read_writers
 from forebay.server.storage.log_epochs import mark_restored
@@ -61,6 +67,7 @@ class JournalFollower:
     def __init__(
         self, fs: FileSystem, directory: DataDirectory, store: ObjectStore, store_id: bytes,
         *, log_config: LogConfig | None = None, clock: Clock = SYSTEM_CLOCK,
+        database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile,
     ) -> None:  # fmt: skip
         """`directory` is new, or was made by an earlier follower of this journal, who goes on there.
 
@@ -72,9 +79,13 @@ class JournalFollower:
         self._directory, self._store = directory, store
         self._logs: OrderedDict[TableBucket, LogTablet] = OrderedDict()
         self._ends: dict[TableBucket, int] = self._directory.recovery_points.read()
-        self._database = names.join(folder, METADATA_FILE)
+        self._database = database_file(names.join(folder, METADATA_FILE))
         self._position_file = names.join(folder, _POSITION_FILE)
-        self.cursor = JournalCursor(store, store_id, *self._position(store_id))
+        position = self._position(store_id)
+        if position is not None and position[0] == 0:
+            self._clear()
+        self.cursor = JournalCursor(store, store_id, *(position or (0, 0, 0)))
+        self._save_position()  # before anything else: a directory without a position is a server's
         self._metadata_number = self._stored_metadata_number()
         self.fences: list[int] = []
         """The numbers of the fences that were read, as far as this process has read them."""
@@ -82,7 +93,16 @@ class JournalFollower:
         """What the last checkpoint says that was read."""
         if self.cursor.number == 0:
             self._begin_at_checkpoint(store, store_id)
-        self._save_position()
+
+    def _clear(self) -> None:
+        """Remove what was made before the first `save`: a checkpoint may be newer now, and logs may begin later."""
+        for entry in self._fs.list_directory(self._folder):
+            path = names.join(self._folder, entry.name)
+            if entry.is_directory:
+                self._fs.remove_tree(path)
+            elif entry.name not in (names.LOCK_FILE, _POSITION_FILE):
+                self._fs.remove(path)
+        self._ends.clear()
 
     def _begin_at_checkpoint(self, store: ObjectStore, store_id: bytes) -> None:
         """Take the metadata of the newest checkpoint, and what its logs need from before."""
@@ -100,23 +120,25 @@ class JournalFollower:
                 self._apply_to_log(found, each)
         self.cursor = JournalCursor.behind(image, store, store_id)
         self.apply(image)
+        self.save()
 
     def _see_checkpoint(self, checkpoint: JournalCheckpoint) -> None:
         self.needed_from, self.deleted_until = checkpoint.needed_from, checkpoint.deleted_until
 
-    def _position(self, store_id: bytes) -> Sequence[int]:
+    def _position(self, store_id: bytes) -> Sequence[int] | None:
+        """Number, seal and epoch of the last object that was saved; None in a new directory."""
         try:
             document = json.loads(self._fs.read_bytes(self._position_file))
         except FileMissing:
-            if self._fs.exists(self._database):
+            if self._fs.exists(self._database.path):
                 raise Conflict(f"{self._folder} is the data directory of a server; a copy needs a new one") from None
-            return (0, 0, 0)
+            return None
         if document["store"] != store_id.hex():
             raise Conflict(f"{self._folder} follows the journal of another store, {document['store']}")
         return document["number"], document["seal"], document["epoch"]
 
     def _stored_metadata_number(self) -> int:
-        if not self._fs.exists(self._database):
+        if not self._fs.exists(self._database.path):
             return 0
         with self._connected() as sql:
             row = sql.execute("SELECT value FROM settings WHERE key = ?", (_METADATA_POSITION,)).fetchone()
@@ -124,9 +146,12 @@ class JournalFollower:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._database, isolation_level=None)) as sql:
-            sql.execute("PRAGMA journal_mode=TRUNCATE")
-            yield sql
+        try:
+            with closing(self._database.connect()) as sql:
+                sql.execute("PRAGMA journal_mode=TRUNCATE")
+                yield sql
+        except (UnicodeDecodeError, sqlite3.Error) as e:
+            raise metadata_failure(e, self._database.path, "use") from e
 
     @property
     def ends(self) -> dict[TableBucket, int]:
@@ -189,7 +214,7 @@ class JournalFollower:
             with closing(sqlite3.connect(":memory:", isolation_level=None)) as sql:
                 sql.deserialize(image)
                 _execute(sql, statements)
-                self._fs.write_atomic(self._database, sql.serialize())
+                self._fs.write_atomic(self._database.path, sql.serialize())
         self._metadata_number = number
 
     # ---- logs -------------------------------------------------------------------------------------------------------
