@@ -364,9 +364,8 @@ class ForebayServer:
 
         def note_files() -> None:
             journal.note_files(names.STAGES_FOLDER)
-            for snapshots in context.store.lake_snapshots().values():
-                for file in (file for snapshot in snapshots for file in snapshot.files):
-                    journal.note_file(file.path)
+            for path in context.lake.snapshots.paths():
+                journal.note_file(path)
 
         journal.note_files(names.STAGES_FOLDER)
         journal.start(replicas, fenced, copied_ends=remote_logs.ends, note_files=note_files)

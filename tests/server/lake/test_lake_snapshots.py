@@ -47,7 +47,10 @@ class Lake:
         self.directory = directory
         directory.mkdir(exist_ok=True)
         self.store = MetadataStore(LocalDatabaseFile(str(directory / "metadata.sqlite")))
-        self.snapshots = LakeSnapshots(self.fs, str(directory), self.store, self.clock, self.ids)
+        self.told: list[str] = []
+        self.snapshots = LakeSnapshots(
+            self.fs, str(directory), self.store, self.clock, self.ids, lambda path, *_: self.told.append(path)
+        )
 
     def prepare(self, *offsets: int, merge: bool = True) -> str:
         return self.snapshots.prepare(INFO, at(*offsets), merge=merge)
@@ -404,6 +407,20 @@ def test_a_prepared_file_survives_the_power_loss_after_the_lake_commit(tmp_path:
     lake.commit_paths(1, path, path)
     assert lake.newest() == (1, at(10))
     lake.store.close()
+
+
+def test_a_journal_is_told_of_each_file_before_a_snapshot_names_it(lake: Lake) -> None:
+    path = lake.prepare(10)
+    name = path.removeprefix(f"{lake.directory}/")
+    assert lake.told == lake.snapshots.paths() == [name]
+    lake.commit_paths(1, path, path)
+    assert lake.told == lake.snapshots.paths() == [name]
+    other = lake.prepare(20)
+    lake.store.close()
+    lake.open(lake.directory)  # the process before may have ended between the file and what it told
+    assert lake.snapshots.paths() == [name]
+    lake.commit_paths(2, other, other)
+    assert set(lake.told) == {other.removeprefix(f"{lake.directory}/")}
 
 
 def test_a_dropped_table_is_forgotten(lake: Lake) -> None:

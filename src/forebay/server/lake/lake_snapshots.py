@@ -90,7 +90,8 @@ class LakeSnapshots:
         self, fs: FileSystem, data_dir: str, store: MetadataStore, clock: Clock, ids: IdSource,
         grew: Callable[[str, int, int], None] | None = None,
     ) -> None:  # fmt: skip
-        """`grew` is called with each new file of offsets: its path relative to `data_dir`, 0 and its size."""
+        """`grew` is called with each new file of offsets: its path relative to `data_dir`, 0 and its size; before a
+        snapshot refers to it."""
         self._grew = grew
         self._fs = fs
         self._data_dir = data_dir
@@ -108,6 +109,12 @@ class LakeSnapshots:
     def last_rounds_ms(self) -> dict[int, int]:
         """Return the commit time of each table's newest snapshot, by table id."""
         return {table_id: snapshots[-1].committed_ms for table_id, snapshots in self._snapshots.items()}
+
+    def paths(self) -> list[str]:
+        """Return the paths of all files of snapshots, and of those that a snapshot may name soon."""
+        with self._lock:
+            named = {file.path for of in self._snapshots.values() for snapshot in of for file in snapshot.files}
+            return sorted(named.union(*self._prepared.values()))
 
     # ---- a round's two steps ----------------------------------------------------------------------------------------
 
@@ -330,6 +337,8 @@ class LakeSnapshots:
                 ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
             ) from e
         _parse(data, info, names.join(self._data_dir, file))
+        if self._grew is not None and file not in self._prepared.get(info.table_id, ()):
+            self._grew(file, 0, len(data))  # an earlier process wrote it, and may have ended before it told
         return OffsetsFile(file, crc32c(data))
 
     def _read(self, info: TableInfo, file: OffsetsFile) -> BucketOffsets:
