@@ -131,12 +131,18 @@ async def _offsets_of(
 
 
 def _unsettled(replicas: list[BucketReplica], timestamp_ms: int) -> Exception | None:
-    """Return an error if a transaction from before a time has yet to write rows to one of these buckets."""
+    """Return an error if clients do not see all records from before a time in one of these buckets: a transaction has
+    yet to write them, or they are not where they have to be when they are acknowledged."""
     for replica in replicas:
-        if not replica.log.settle_time(timestamp_ms):
+        log = replica.log
+        is_settled = log.settle_time(timestamp_ms)
+        if is_settled and log.watermark_limit is not None:
+            before = log.offset_for_timestamp(timestamp_ms)
+            is_settled = log.high_watermark >= (log.log_end_offset if before is None else before)
+        if not is_settled:
             return Unavailable(
-                f"the rows of a transaction are being written to table {replica.table.info.path}: what it held at a "
-                "later time than that of the transaction can be read as soon as they are all there",
+                f"rows are being written to table {replica.table.info.path}: what it held at a later time than theirs "
+                "can be read as soon as they are all there",
                 ErrorCode.REQUEST_TIME_OUT,
             )
     return None
