@@ -117,8 +117,11 @@ _BEGUN_AT_ONCE = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV, ApiKey.LOOKUP})
 they do. Writes all begin at once, so that none overtakes another one of its connection."""
 
 
-_BEFORE_THE_STORE = frozenset({ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, ApiKey.FETCH_LOG, ApiKey.LIST_OFFSETS})
-"""Requests whose answers never wait for the store: those about logs have what is stored, the others tell of nothing."""
+_BEFORE_THE_STORE = frozenset(
+    {ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, ApiKey.DESCRIBE_SERVER, ApiKey.FETCH_LOG, ApiKey.LIST_OFFSETS}
+)
+"""Requests whose answers never wait for the store: those about logs have what is stored, and the others tell of no row.
+The console has to see a server whose store is away."""
 
 
 async def _later(answer: Answer | Message) -> Answer | Message:
