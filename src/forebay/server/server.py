@@ -346,6 +346,7 @@ class ForebayServer:
             log_config=config.log_config,
             clock=injected.clock,
             ids=injected.ids,
+            database_file=injected.database_file,
         )
 
     def _remote_logs(self, store: ObjectStore, metadata: MetadataStore) -> RemoteLogs:

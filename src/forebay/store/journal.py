@@ -54,6 +54,10 @@ def object_name(number: int) -> str:
     return f"journal/{number:020d}"
 
 
+def _takeover_name(epoch: int) -> str:
+    return f"takeover/{epoch:020d}"
+
+
 def is_anchor(number: int) -> bool:
     """Whether the object with this number is an anchor."""
     return number % ANCHOR_EVERY == 0
@@ -228,6 +232,14 @@ class JournalCursor:
             raise
         return writer
 
+    def request_takeover(self) -> None:
+        """Ask the writer to end, for one that creates objects faster than this cursor reads them."""
+        self.store.create(_takeover_name(self.epoch), b"")
+
+    def forget_takeover(self) -> None:
+        """Take the request back, which the next epoch has no use for."""
+        self.store.delete([_takeover_name(self.epoch)])
+
 
 class JournalWriter:
     """Appends objects to a journal, as its writer in one epoch. One thread."""
@@ -244,6 +256,14 @@ class JournalWriter:
     def is_anchor_next(self) -> bool:
         """Whether the next object is an anchor."""
         return is_anchor(self.number + 1)
+
+    def is_asked_to_end(self) -> bool:
+        """Whether another server waits to take over. Raises `StorageFailure`."""
+        try:
+            self._store.read(_takeover_name(self.epoch))
+        except ObjectMissing:
+            return False
+        return True
 
     def write(self, entries: Sequence[tuple[Entry, Buffer | None]], first_ms: int | None = None) -> int:
         """Create the next object with these entries; return its number. `first_ms`: when the first one was noted.

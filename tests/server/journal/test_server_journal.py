@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,9 +18,13 @@ from forebay import Connection, Table
 from forebay.base.errors import Conflict, ForebayError, StorageFailure
 from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.server.handlers import offsets
 from forebay.server.journal.server_journal import ServerJournal
 from forebay.server.standby import Standby
 from forebay.store.directory import DirectoryStore
+from forebay.store.journal import JournalCursor, JournalWriter
 from forebay.store.opening import open_store
 from tests.patience import PATIENCE, until
 
@@ -56,6 +62,10 @@ def store(conn: EmbeddedConnection) -> None:
 
 def rows(conn: Connection, table: str) -> list[dict[str, object]]:
     return sorted(conn.table(table).scan().to_arrow().to_pylist(), key=lambda row: str(list(row.values())))
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def upsert_until_it_fails(table: Table) -> None:
@@ -136,6 +146,48 @@ def test_what_a_crash_kept_from_the_store_is_stored_after_the_next_start(
     assert len(rows(start("elsewhere"), "fluss.kv")) == 2
 
 
+def test_starts_whose_fences_come_late_do_not_lock_the_directory_out(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start("home")
+    conn.create_table("fluss.kv", KV, primary_key="id").upsert([{"id": 1, "v": "x"}])
+    conn.close()
+    fence = JournalCursor.fence
+
+    def unanswered(*args: Any) -> JournalWriter | None:
+        fence(*args)
+        raise StorageFailure("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalCursor, "fence", unanswered)
+        for _ in range(3):
+            with pytest.raises(StorageFailure, match="the answer was lost"):
+                start("home")
+    assert len(rows(start("home"), "fluss.kv")) == 1
+
+
+def test_a_server_that_writes_without_pause_is_asked_to_end(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.server.journal.server_journal._ASKED_SECONDS", 0.0)
+    old = start("old", durability="store")
+    kv = old.create_table("fluss.kv", KV, primary_key="id")
+    kv.upsert([{"id": 1, "v": "too late"}])
+    fence = JournalCursor.fence
+
+    def losing(*args: Any) -> JournalWriter | None:
+        return fence(*args) if journal_of(old).is_fenced else None
+
+    monkeypatch.setattr(JournalCursor, "fence", losing)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(upsert_until_it_fails, kv)
+        new = start("new", durability="store")
+        with pytest.raises(ForebayError):
+            writing.result(PATIENCE)
+    assert rows(new, "fluss.kv") == [{"id": 1, "v": "too late"}]
+    assert not list((tmp_path / "store" / "takeover").iterdir())
+
+
 def test_a_directory_without_this_store_is_refused(start: Start, tmp_path: Path) -> None:
     with forebay.embedded(tmp_path / "plain") as conn:
         conn.create_table("fluss.kv", KV, primary_key="id")
@@ -187,6 +239,46 @@ def test_what_is_acknowledged_is_in_the_store(start: Start, held: threading.Even
     new = start("new")
     assert rows(new, "fluss.kv") == [{"id": 1, "v": "y"}]
     assert len(rows(new, "fluss.log")) == 2
+
+
+def test_what_a_table_held_at_a_time_waits_for_the_store(
+    start: Start, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start("old", durability="store", interval="1 h")
+    log = conn.create_table("fluss.log", KV, buckets=1)
+    log.append([{"id": 0, "v": "x"}])
+    looked = threading.Event()
+
+    def noticed(look: Callable[..., Any]) -> Callable[..., Any]:
+        def looking(*args: Any) -> Any:
+            result = look(*args)
+            if result is not None:  # the offsets, or why they are not known yet
+                looked.set()
+            return result
+
+        return looking
+
+    for name in ("_unsettled", "_offsets"):
+        monkeypatch.setattr(offsets, name, noticed(getattr(offsets, name)))
+    held.clear()
+    with ThreadPoolExecutor(2) as pool:
+        append = pool.submit(log.append, [{"id": 1, "v": "x"}])
+        [replica] = conn.server.server.context.replicas.replicas()
+        until(lambda: replica.log.synced_offset == 2, "it is written")
+        until(lambda: now_ms() > replica.log.last_timestamp_ms, "a millisecond has passed")
+        asked = pb.ListOffsetsRequest(
+            follower_server_id=-1,
+            offset_type=2,
+            table_id=log.info.table_id,
+            bucket_id=[0],
+            startTimestamp=now_ms(),
+        )
+        [node] = conn.cluster.view.tablet_servers.values()
+        listed = pool.submit(conn.cluster.call, node, ApiKey.LIST_OFFSETS, asked, pb.ListOffsetsResponse)
+        assert looked.wait(PATIENCE)
+        held.set()
+        assert [each.offset for each in listed.result(PATIENCE).buckets_resp] == [2]
+        append.result(PATIENCE)
 
 
 def test_a_write_is_not_acknowledged_by_a_server_that_was_fenced(start: Start) -> None:

@@ -7,6 +7,7 @@ a crash, and finds out whether another one has taken over meanwhile. A new data 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,15 @@ from typing import Any, NamedTuple
 
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
-from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
+from forebay.base.errors import (
+    Conflict,
+    CorruptData,
+    ErrorCode,
+    ForebayError,
+    InvalidRequest,
+    StorageFailure,
+    Unavailable,
+)
 from forebay.base.thread_rules import any_thread
 from forebay.codec.crc import crc32c
 from forebay.fs import names
@@ -29,7 +38,7 @@ from forebay.server.journal.feed import FilePart, JournalFeed
 from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.store_gate import AnswerGate, LeaseGate, StoreGate
 from forebay.server.journal.uploader import JournalUploader
-from forebay.server.metadata_store import MetadataStore
+from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile, MetadataStore
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.store.journal import Fenced, JournalCursor, JournalWriter, open_journal
 from forebay.store.journal_format import EpochBegan, JournalCheckpoint, LogCut, LogGrew, MetadataImage
@@ -45,6 +54,16 @@ _RETRY_SECONDS = 0.5
 _RENEWAL_SHARE, _LEASE_SHARE = 0.25, 0.9
 """Parts of the lease: after the first it is renewed, after the second nothing is acknowledged any more."""
 _READ_BYTES = 1 << 20
+
+_RACES_MAX = 3
+"""After so many objects that were created before a fence could be, the other server is asked to end."""
+
+_ASKED_SECONDS, _ASKED_OBJECTS = 1.0, 4
+"""A server looks whether it is asked after this time, if it has created so many objects meanwhile: one that creates
+fewer can be fenced without."""
+
+_WRITERS_MAX = 1000
+"""Starts without success, of which no more are remembered."""
 
 
 class StoreSettings(NamedTuple):
@@ -71,7 +90,8 @@ class _State:
     seal: int = 0
     epoch: int = 0
     writers: list[str] = field(default_factory=list)
-    """The writers that this directory has been: those of the last epoch, and of one that may have begun."""
+    """The writers that this directory has been since `number`, each of which may have written behind it: a creation
+    that failed may happen later, until its number is taken."""
     ends: dict[TableBucket, int] = field(default_factory=dict)
     needed_from: int = 1
     """What a checkpoint says (`forebay.store.journal_format.JournalCheckpoint`)."""
@@ -114,6 +134,8 @@ class ServerJournal:
         """The number of the object with the image that this epoch began with."""
         self._metadata: MetadataStore | None = None
         self._renewal_seconds = _RENEWAL_SHARE * settings.lease_seconds or float("inf")
+        self._looked, self._looked_number = 0.0, 0
+        """When it was looked whether this server is asked to end, and at which object."""
 
     # ---- starting ---------------------------------------------------------------------------------------------------
 
@@ -121,6 +143,7 @@ class ServerJournal:
     def take_over(
         cls, store: ObjectStore, fs: FileSystem, directory: DataDirectory, settings: StoreSettings,
         *, log_config: LogConfig, clock: Clock, ids: IdSource,
+        database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile,
     ) -> ServerJournal:  # fmt: skip
         """Make the data directory what the journal says, and become its writer.
 
@@ -131,58 +154,86 @@ class ServerJournal:
         store_id = open_journal(store, ids=ids)
         state = journal._read_state()
         if state is None:
-            state = journal._restored(directory, store_id, log_config)
-        elif state.store != store_id.hex():
+            journal._begin_in(
+                JournalFollower(
+                    fs, directory, store, store_id, log_config=log_config, clock=clock, database_file=database_file
+                )
+            )
+        elif state.store == store_id.hex():
+            journal._go_on(state)
+        else:
             raise Conflict(
                 f"the data directory {directory.path} belongs to another store, {state.store}, and not to "
                 f"{store.location}: give that one, or a new directory"
             )
-        journal._state = state
-        journal._become_writer(store_id)
         return journal
 
-    def _restored(self, directory: DataDirectory, store_id: bytes, log_config: LogConfig) -> _State:
-        """Repeat the whole journal in a new data directory."""
-        follower = JournalFollower(self._fs, directory, self.store, store_id, log_config=log_config, clock=self._clock)
-        follower.follow()
-        at, where = follower.cursor, self.store.location
-        if at.number:
-            _LOGGER.info("the data directory is at object %d of the journal in %s", at.number, where)
-            follower.finish(f"the data directory was made from the journal in {where}")
-            self._fs.remove(names.join(directory.path, "journal-position"))
+    def _begin_in(self, follower: JournalFollower) -> None:
+        """Repeat the journal in a new data directory, up to the fence."""
+        own, cursor, where = self._new_writer_id(), follower.cursor, self.store.location
+        writer = self._writer = self._fence(cursor, own, follower.follow)
         self._fences += follower.fences
-        state = _State(
-            store_id.hex(), at.number, at.seal, at.epoch, [], dict(follower.ends),
+        if cursor.number:
+            _LOGGER.info("the data directory is at object %d of the journal in %s", cursor.number, where)
+            follower.finish(f"the data directory was made from the journal in {where}")
+        self._state = _State(
+            cursor.store_id.hex(), writer.number, writer.seal, writer.epoch, [own.hex()], dict(follower.ends),
             follower.needed_from, follower.deleted_until,
         )  # fmt: skip
-        self._write_state(state)
-        return state
+        self._write_state(self._state)
+        follower.forget()
 
-    def _become_writer(self, store_id: bytes) -> None:
-        state = self._state
-        cursor = JournalCursor(self.store, store_id, state.number, state.seal, state.epoch)
-        own = bytes.fromhex(self._ids.token_hex())
-        # The writer is remembered before it writes: its fence must not be taken for another server's after a crash.
-        state.writers = [*state.writers[-1:], own.hex()]
-        self._write_state(state)
+    def _go_on(self, state: _State) -> None:
+        """Become the writer again, unless another server has taken over."""
+        self._state = state
+        cursor = JournalCursor(self.store, bytes.fromhex(state.store), state.number, state.seal, state.epoch)
+        own = self._new_writer_id()
+
+        def catch_up() -> None:
+            self._read_own(cursor)
+            if own.hex() not in state.writers:
+                # Remembered before it writes: its fence must not be taken for another server's after a crash.
+                state.writers = [*state.writers[-_WRITERS_MAX:], own.hex()]
+                self._write_state(state)
+
+        self._writer = self._fence(cursor, own, catch_up)
+
+    def _new_writer_id(self) -> bytes:
+        return bytes.fromhex(self._ids.token_hex())
+
+    def _fence(self, cursor: JournalCursor, own: bytes, catch_up: Callable[[], object]) -> JournalWriter:
+        """Become the journal's writer. `catch_up` moves the cursor to the last object."""
         lease_ms = round(self._settings.lease_seconds * 1000)
         began = EpochBegan(self._settings.holder, "the server was started", lease_ms)
-        while self._writer is None:
-            while (found := cursor.next()) is not None:
-                if found.footer.identity.writer.hex() not in state.writers:
-                    raise Conflict(
-                        f"another server has taken over the store {self.store.location} (object {cursor.number} of "
-                        f"its journal), and {self._data_dir} may have what the store lacks. Start with a new data "
-                        "directory, which is made from the store"
-                    )
-                for each in found.index.entries:
-                    if isinstance(each.entry, LogGrew | LogCut):
-                        state.ends[each.entry.bucket] = each.entry.end
-                    elif isinstance(each.entry, EpochBegan):
-                        self._fences.append(cursor.number)
-                    elif isinstance(each.entry, JournalCheckpoint):
-                        state.needed_from, state.deleted_until = each.entry.needed_from, each.entry.deleted_until
-            self._writer = cursor.fence(began, own, self._clock)
+        for races_lost in itertools.count():
+            catch_up()
+            writer = cursor.fence(began, own, self._clock)
+            if writer is not None:
+                if races_lost >= _RACES_MAX:
+                    cursor.forget_takeover()
+                return writer
+            if (races_lost + 1) % _RACES_MAX == 0:
+                _LOGGER.info("asking the server that writes to %s to end", self.store.location)
+                cursor.request_takeover()
+        raise AssertionError("unreachable")
+
+    def _read_own(self, cursor: JournalCursor) -> None:
+        """Read what the store got since the state was saved, all by this data directory."""
+        state = self._state
+        while (found := cursor.next()) is not None:
+            if found.footer.identity.writer.hex() not in state.writers:
+                raise Conflict(
+                    f"another server has taken over the store {self.store.location} (object {cursor.number} of "
+                    f"its journal), and {self._data_dir} may have what the store lacks. Start with a new data "
+                    "directory, which is made from the store"
+                )
+            for each in found.index.entries:
+                if isinstance(each.entry, LogGrew | LogCut):
+                    state.ends[each.entry.bucket] = each.entry.end
+                elif isinstance(each.entry, EpochBegan):
+                    self._fences.append(cursor.number)
+                elif isinstance(each.entry, JournalCheckpoint):
+                    state.needed_from, state.deleted_until = each.entry.needed_from, each.entry.deleted_until
 
     def begin(self, metadata: MetadataStore) -> None:
         """Upload the metadata as it is now; from now on its changes are noted. Before anything else uses it."""
@@ -307,7 +358,20 @@ class ServerJournal:
         more = uploader.upload(even_if_empty=now >= self._next_renewal)
         if writer.number > number:
             self._renew(self._began)
+            self._look(writer, now)
         return more
+
+    def _look(self, writer: JournalWriter, now: float) -> None:
+        """End if another server waits to take over."""
+        if now < self._looked + _ASKED_SECONDS or writer.number < self._looked_number + _ASKED_OBJECTS:
+            return
+        self._looked, self._looked_number = now, writer.number
+        try:
+            is_asked = writer.is_asked_to_end()
+        except StorageFailure:
+            return  # looked for again
+        if is_asked:
+            raise Fenced(f"another server has asked for the store {self.store.location}")
 
     def _run(self, on_fenced: Callable[[], None]) -> None:
         uploader = self._uploader
@@ -364,6 +428,7 @@ class ServerJournal:
         if not is_last and (now < self._next_save or writer.number == self._state.number):
             return
         state = self._state
+        state.writers = state.writers[-1:]
         state.number, state.seal, state.epoch = writer.number, writer.seal, writer.epoch
         state.ends = uploader.stored_ends()
         if uploader.checkpoints is not None:
