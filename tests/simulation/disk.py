@@ -481,6 +481,9 @@ class _Database:
         self._vfs.take_time()
         return cursor
 
+    def serialize(self) -> bytes:
+        return bytes(_translated(lambda: self._connection.serialize("main")))
+
     @property
     def in_transaction(self) -> bool:
         return bool(self._connection.in_transaction)

@@ -39,13 +39,19 @@ class Faults:
                 (self.kill, self.kill_at_call, self.cut, self.lose_message, self.lose_answer, self.part, self.slow_net,
                  self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
                  self.hold_worker, self.lose_driver, self.second_server, self.rot, self.rot_after_kill,
-                 self.undo_rounds),
+                 self.undo_rounds, self.lose_machine, self.take_over, self.store_away, self.store_fails,
+                 self.fill_store),
                 weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, 1, 0.7, world.rot, world.rot,
-                         3 if self.load.lake else 0),
+                         3 if self.load.lake else 0, *self._store_weights),
             )[0]  # fmt: skip
             world.count(fault.__name__)
             fault()
         self.heal()
+
+    @property
+    def _store_weights(self) -> tuple[float, ...]:
+        world = self.world
+        return (0, 0, 0, 0, 0) if world.store is None else (2 * world.is_stored, 2 * world.is_stored, 1, 2, 0.5)
 
     def _kind(self) -> str:
         return self.rng.choices(("kill", "power", "remount"), weights=(3, 3, 2))[0]
@@ -135,6 +141,39 @@ class Faults:
         """A driver of a job dies, and another one comes."""
         self.load.drivers.lose_one()
 
+    def lose_machine(self) -> None:
+        """The machine and its disk are gone."""
+        self.world.lose_machine()
+
+    def take_over(self) -> None:
+        """Another machine takes over from one that may be alive."""
+        self.world.take_over(self.rng.choice(("running", "suspended", "cut off")))
+
+    def store_away(self) -> None:
+        """The store does not answer for a while."""
+        store = self.world.store
+        assert store is not None
+        store.is_away = True
+        self.sched.sleep(self.rng.random() ** 2 * 20)
+        store.is_away = False
+
+    def store_fails(self) -> None:
+        """Requests to the store are slow, throttled, late, or lose their answers, for a while."""
+        store = self.world.store
+        assert store is not None
+        store.failing_share = self.rng.choice((0.1, 0.4))
+        store.latency_seconds = self.rng.choice((0.01, 0.1, 0.5))
+        self.sched.sleep(self.rng.random() * 6)
+        store.failing_share, store.latency_seconds = 0.0, 0.01
+
+    def fill_store(self) -> None:
+        """The store's quota is used up for a while."""
+        store = self.world.store
+        assert store is not None
+        store.is_full = True
+        self.sched.sleep(self.rng.random() * 4)
+        store.is_full = False
+
     def second_server(self) -> None:
         """An operator starts another server on the same directory."""
         self.world.start_second_server()
@@ -222,6 +261,9 @@ class Faults:
         world.network.lose_in = 0
         world.network.loses_answer_of_write = False
         world.network.heal()
+        if world.store is not None:
+            world.store.is_away = world.store.is_full = False
+            world.store.failing_share, world.store.latency_seconds = 0.0, 0.01
         for process in self.load.processes:
             if process.held:
                 self.sched.release(process)

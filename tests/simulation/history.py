@@ -199,7 +199,7 @@ def _run(world: World) -> None:
     mutant = os.environ.get("SIM_MUTANT")
     if mutant:
         MUTANTS[mutant](world)
-    world.rot = 1.5 if rng.random() < ROTTEN_SHARE else 0.0
+    world.rot = 1.5 if rng.random() < ROTTEN_SHARE and world.store is None else 0.0
     load = Workload(world, lake=rng.random() < 0.7, actors=rng.randint(2, 4), steps=rng.randint(6, 16))
     sched.spawn(world.control, world.supervise, name="supervisor")
     load.set_up()
@@ -219,7 +219,12 @@ def _run(world: World) -> None:
             sched.sleep(0.2)
         faults.heal()
         for _ in range(2):
-            world.fail_machine(rng.choice(("kill", "power", "remount"))) if rng.random() < 0.6 else world.stop_server()
+            if world.is_stored and rng.random() < 0.5:
+                world.lose_machine()
+            elif rng.random() < 0.6:
+                world.fail_machine(rng.choice(("kill", "power", "remount")))
+            else:
+                world.stop_server()
             _wait_until_up(world)
             if world.refused:
                 world.count("damage that was told")

@@ -42,6 +42,10 @@ class Process:
         self.name = name
         self.dead = False
         self.held = False
+        self.serves = False
+        """Whether others wait for its event loop: not while a server starts or ends."""
+        self.hold_seconds = 0.0
+        """How long it was held, in all; minus the time at which a hold began that has not ended."""
         self.waiting: list[Task] = []
         self.tasks: dict[int, Task] = {}
         self.wall_offset_ms = 0
@@ -136,12 +140,18 @@ class Scheduler:
 
     def hold(self, process: Process) -> None:
         """Let no task of `process` run until `release`."""
+        if process.held:
+            return
         process.held = True
+        process.hold_seconds -= self.now
         process.waiting += [task for task in self.ready if task.process is process]
         self.ready = [task for task in self.ready if task.process is not process]
 
     def release(self, process: Process) -> None:
+        if not process.held:
+            return
         process.held = False
+        process.hold_seconds += self.now
         waiting, process.waiting = process.waiting, []
         self.ready += [task for task in waiting if not task.process.dead]
 
@@ -199,7 +209,7 @@ class Scheduler:
 
             timer = self.at(self.now + max(timeout, 0.0), expire)
         loop = asyncio._get_running_loop()
-        began = self.now
+        began = self.now - task.process.hold_seconds
         if loop is not None:
             asyncio._set_running_loop(None)
         try:
@@ -209,8 +219,8 @@ class Scheduler:
                 timer.cancelled = True
             if loop is not None:
                 asyncio._set_running_loop(loop)
-                if not task.process.dead:  # Else nobody waits for its loop: `_serve` can forget no start that was cut.
-                    self.longest_block = max(self.longest_block, self.now - began)
+                if task.process.serves and not task.process.dead:
+                    self.longest_block = max(self.longest_block, self.now - task.process.hold_seconds - began)
         if task.process.dead:
             raise Stop
         return not late

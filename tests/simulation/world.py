@@ -24,12 +24,15 @@ from forebay.base.errors import Conflict, CorruptData, ForebayError, InternalErr
 from forebay.client import session
 from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection
+from forebay.client.reading import remote_log
 from forebay.client.settings import make_settings
 from forebay.client.writing.writer import TableWriter
 from forebay.server.config import server_config
 from forebay.server.flow import write_queue
+from forebay.server.journal import checkpoints
 from forebay.server.server import ForebayServer, Injected
 from forebay.server.wire.rpc import RpcProtocol
+from forebay.store import journal
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from forebay.tiering.round import TieringLake
 from forebay.tiering.service import TieringService
@@ -37,6 +40,7 @@ from forebay.unionread import open_lakes
 from tests.simulation.disk import MapEngine, SimDatabaseFile, SimFileSystem, SimVfs
 from tests.simulation.hlog import engine_on
 from tests.simulation.network import Network
+from tests.simulation.object_store import SimObjectStore
 from tests.simulation.scheduler import Process, Scheduler, SimClock, SimEvent, SimLoop, SimTask, SimThreads, Stop
 
 DATA = "/data"
@@ -64,6 +68,21 @@ OPEN_BUCKETS = (1, 2, 3, 1000)
 
 SEGMENT_SIZES = ("2kb", "2kb", "2kb", "400b", "400b", "2kb")
 """Of logs, by the seed: a small one is full after one or two batches, also where the loop writes short requests."""
+
+STORE_EACH = 4
+"""Every fourth world has a store, which outlives its machines."""
+
+MACHINES = 4
+"""Addresses of machines: as many may be known to clients."""
+
+STORE_SETTINGS = {
+    "store": SimObjectStore.location,
+    "store.interval": "300 ms",
+    "store.retention": "5 s",
+    "store.segment-age": "5 s",
+}
+ANCHOR_EVERY, PREPARED_BEFORE = 16, 6
+"""Of the journal, in place of a thousand."""
 
 QUICK_DISK_EACH = 3
 QUICK_SYNC_SECONDS = 20e-6
@@ -144,6 +163,8 @@ class World:
         self.changed = SimEvent(self.sched)
         self.finished = False
         self.may_restart = True
+        self.formers: list[Process] = []
+        """Servers from which another machine has taken over."""
         self.open_buckets_max = OPEN_BUCKETS[seed % len(OPEN_BUCKETS)]
         self.boot = 1
         self.mount = 1
@@ -151,12 +172,19 @@ class World:
         self.damaged = False
         """Whether bytes were changed behind the server's back: then data may be refused, but never be wrong."""
         self.connections: list[Connection] = []
-        self.fs = SimFileSystem(self.sched, random.Random(self.rng.random()), self._fs_failure)
-        if seed % QUICK_DISK_EACH == 0:
-            self.fs.sync_seconds_max = QUICK_SYNC_SECONDS
+        self.fs = self._new_disk()
         self.fs_failure_kind = "kill"
         self._vfs: list[SimVfs] = []
         self.ids = SeededIds(self.rng.getrandbits(32))
+        self.store: SimObjectStore | None = None
+        self.is_stored = False
+        """Whether all that is acknowledged is in the store."""
+        self.machine = 0
+        """The number of the machine on which the server runs."""
+        if seed % STORE_EACH == STORE_EACH - 1:
+            self.store = SimObjectStore(self.sched, random.Random(self.rng.random()))
+            self.is_stored = self.rng.random() < 0.75
+            self.lease_seconds = self.rng.choice((0, 3))
         self._stack = ExitStack()
 
     def note(self, text: str) -> None:
@@ -178,6 +206,10 @@ class World:
         logger.propagate = False
         self._stack.callback(lambda: setattr(logger, "propagate", before[1]))
         self._stack.callback(logger.removeHandler, handler)
+        if self.store is not None:
+            self._stack.enter_context(patch.object(remote_log, "_open", self.store.open))
+            self._stack.enter_context(patch.object(journal, "ANCHOR_EVERY", ANCHOR_EVERY))
+            self._stack.enter_context(patch.object(checkpoints, "_PREPARED_BEFORE", PREPARED_BEFORE))
         create = open_lakes.create_lake_storage
         open_lakes.create_lake_storage = self.create_storage  # type: ignore[assignment]
         self._stack.callback(lambda: setattr(open_lakes, "create_lake_storage", create))
@@ -188,7 +220,7 @@ class World:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in [self.server_process, self.control, *self.processes]:
+        for process in [self.server_process, *self.formers, self.control, *self.processes]:
             if process is not None:
                 self.sched.kill(process)
         for connection in self.connections:
@@ -217,8 +249,10 @@ class World:
             process = self.server_process = Process("server")
             outcome: list[BaseException | None] = []
             self.sched.spawn(process, self._serve, process, outcome, name="start")
-            while not outcome and not process.dead:
+            while not outcome and process is self.server_process and not process.dead:
                 self.sched.sleep(0.02)
+            if process is not self.server_process:
+                continue  # another machine is to take over
             error = outcome[0] if outcome else None
             if error is not None:
                 self.note(f"start failed: {type(error).__name__}: {error}")
@@ -226,7 +260,10 @@ class World:
                 self._judge_start(error)
                 self.sched.kill(process)
                 self.network.process_ended(process, silently=False)
-                self.fs = self.fs.kill()
+                if self.store is not None and isinstance(error, Conflict | journal.JournalGone):
+                    self._move()  # as the error says: with a new data directory
+                else:
+                    self.fs = self.fs.kill()
                 self.sched.sleep(0.5 + self.rng.random())
                 continue
             if not process.dead:
@@ -234,8 +271,10 @@ class World:
                 self.network.reset_silent()
                 self.network.down.discard("server")
                 self.note("server up")
-            while not process.dead and not self.finished:
+            while process is self.server_process and not process.dead and not self.finished:
                 self.sched.sleep(0.05)
+                if self._is_fenced:
+                    self.fail_machine("kill")
             self.is_up = False
             if not self.finished:
                 self.sched.sleep(self.rng.random())
@@ -243,21 +282,48 @@ class World:
     @property
     def _settings(self) -> dict[str, str]:
         """Those of every server of this world."""
-        return SERVER_SETTINGS | {
-            "server.open-buckets.max": str(self.open_buckets_max),
-            "log.segment.file-size": SEGMENT_SIZES[self.seed % len(SEGMENT_SIZES)],
-        }
+        return (
+            SERVER_SETTINGS
+            | self._store_settings
+            | {
+                "server.open-buckets.max": str(self.open_buckets_max),
+                "log.segment.file-size": SEGMENT_SIZES[self.seed % len(SEGMENT_SIZES)],
+            }
+        )
+
+    @property
+    def _store_settings(self) -> dict[str, str]:
+        if self.store is None:
+            return {}
+        durability = "store" if self.is_stored else "local"
+        return STORE_SETTINGS | {"store.durability": durability, "store.lease": f"{self.lease_seconds} s"}
+
+    @property
+    def _is_fenced(self) -> bool:
+        server_journal = None if self.server is None else self.server._journal
+        return server_journal is not None and server_journal.is_fenced
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        """Those of the machine on which the server runs."""
+        first = PORTS[0] + 2 * (self.machine % MACHINES)
+        return first, first + 1
+
+    def _new_disk(self) -> SimFileSystem:
+        disk = SimFileSystem(self.sched, random.Random(self.rng.random()), self._fs_failure)
+        if self.seed % QUICK_DISK_EACH == 0:
+            disk.sync_seconds_max = QUICK_SYNC_SECONDS
+        return disk
 
     def _serve(self, process: Process, outcome: list[BaseException | None]) -> None:
         loop = self.loop = SimLoop(self.sched, process, self.network)
         clock = SimClock(self.sched, process)
         process.wall_offset_ms = self.wall_offset_ms
-        config = server_config(DATA, coordinator_port=PORTS[0], tablet_port=PORTS[1], settings=self._settings)
+        config = server_config(DATA, coordinator_port=self.ports[0], tablet_port=self.ports[1], settings=self._settings)
         fs = self.fs
         vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", fs)
         self._vfs.append(vfs)
         server = self.server = ForebayServer(config, self._injected(fs, clock, vfs))
-        longest_block = self.sched.longest_block
         try:
             loop.run(server.start())
         except Stop:
@@ -265,8 +331,7 @@ class World:
         except BaseException as e:  # noqa: BLE001 - judged by the supervisor
             outcome.append(e)
             return
-        finally:
-            self.sched.longest_block = longest_block  # while it starts, no client waits for its loop
+        process.serves = True
         outcome.append(None)
 
     def _injected(self, fs: SimFileSystem, clock: SimClock, vfs: SimVfs) -> Injected:
@@ -280,6 +345,7 @@ class World:
             create_lake_storage=self.create_storage,
             bind=self.network.bind,  # type: ignore[arg-type]
             database_file=lambda path: SimDatabaseFile(path, vfs),
+            open_store=lambda *_: self.store,  # type: ignore[arg-type,return-value]
         )
 
     wall_offset_ms = 0
@@ -296,6 +362,8 @@ class World:
             return
         if isinstance(error, StorageFailure) and not isinstance(error, CorruptData):
             return
+        if isinstance(error, Conflict) and self.formers:
+            return  # one of them has taken over from this one
         raise Damage(f"the server does not start: {type(error).__name__}: {error}") from error
 
     def _fs_failure(self) -> None:
@@ -321,6 +389,49 @@ class World:
         self.network.process_ended(process, silently=kind == "power")
         self.sched.kill(process)
 
+    def lose_machine(self) -> None:
+        """End the machine for ever; a new one takes the store up."""
+        self.fail_machine("power")
+        self.count("machines lost")
+        self._move()
+
+    def take_over(self, why: str) -> None:
+        """Let a new machine take the store up while the server is "running", "suspended", or "cut off" from the store;
+        that one lives on for a while."""
+        former = self.server_process
+        if former is None or former.dead or self.store is None:
+            return
+        self.note(f"take over from one that is {why}")
+        self.count(f"takeovers from a server that is {why}")
+        former.name = f"server-{self.machine}"
+        self.formers.append(former)
+        self.fs.fails_at = -1
+        self.fs.clear_faults()
+        seconds = self.rng.random() ** 2 * 40
+        if why == "suspended":
+            self.sched.hold(former)
+            self.sched.at(self.sched.now + seconds, lambda: self.sched.release(former))
+        elif why == "cut off":
+            self.store.cut_off.add(former.name)
+            self.sched.at(self.sched.now + seconds, lambda: self.store.cut_off.discard(former.name))
+        self.sched.at(self.sched.now + seconds + self.rng.random() * 20, lambda: self._end(former))
+        self._move()
+
+    def _end(self, former: Process) -> None:
+        self.network.process_ended(former, silently=False)
+        self.sched.kill(former)
+
+    def _move(self) -> None:
+        """Go on on another machine, whose disk is empty."""
+        self.is_up = False
+        self.server_process = None
+        self.machine += 1
+        self.boot += 1
+        for former in self.formers:
+            if former.name == f"server-{self.machine - MACHINES}" and not former.dead:
+                self._end(former)  # its addresses are needed
+        self.fs = self._new_disk()
+
     def stop_server(self) -> None:
         """Stop as SIGTERM does, in order; a stop that hangs is a fault of its own."""
         process, server, loop = self.server_process, self.server, self.loop
@@ -340,14 +451,13 @@ class World:
                 outcome.append(e)
 
         # When all connections are closed, the server waits for its threads in a callback: it has nothing else to do.
-        longest_block = self.sched.longest_block
+        process.serves = False
         self.sched.spawn(process, stop, name="stop")
         deadline = self.sched.now + 60
         while not outcome and not process.dead:
             if self.sched.now > deadline:
                 raise Damage("the server does not stop within 60 s")
             self.sched.sleep(0.02)
-        self.sched.longest_block = longest_block
         if outcome and outcome[0] is not None and not isinstance(outcome[0], ForebayError):
             raise Damage(f"stopping fails: {outcome[0]!r}") from outcome[0]
         if outcome and self.fs._locks:
@@ -396,7 +506,9 @@ class World:
     # ---- clients ----------------------------------------------------------------------------------------------------
 
     def connect(self, process: Process, **options: str) -> Connection:
-        settings = make_settings(f"127.0.0.1:{PORTS[0]}", None, None, {**CLIENT_OPTIONS, **options})
+        machines = 1 if self.store is None else MACHINES
+        addresses = ",".join(f"127.0.0.1:{PORTS[0] + 2 * number}" for number in range(machines))
+        settings = make_settings(addresses, None, None, {**CLIENT_OPTIONS, **options})
         connection = Connection(
             settings,
             clock=SimClock(self.sched, process),
