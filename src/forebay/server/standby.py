@@ -21,7 +21,7 @@ from forebay.server.config import ServerConfig
 from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.server_journal import has_journal_state
 from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
-from forebay.store.journal import JournalObject, open_journal
+from forebay.store.journal import JournalGone, JournalObject, open_journal
 from forebay.store.journal_format import EpochBegan
 from forebay.store.objects import ObjectStore
 from forebay.store.opening import open_store
@@ -109,13 +109,14 @@ class Standby:
         if follower is None:
             return False
         try:
-            found = follower.cursor.next()
+            found = follower.follow_one()
             if found is None:
                 return False
             while found is not None:
                 self._see(found)
-                follower.apply(found)
-                found = follower.cursor.next()
+                found = follower.follow_one()
+        except JournalGone:
+            raise
         except StorageFailure as e:
             # An object that cannot be read may be there: the lease counts from its next sight.
             _LOGGER.warning("the journal cannot be read, and is tried again: %s", e)

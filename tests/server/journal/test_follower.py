@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.errors import Conflict, CorruptData
+from forebay.base.errors import Conflict, CorruptData, StorageFailure
 from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.tablet import LogTablet
@@ -20,8 +20,8 @@ from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.uploader import JournalUploader
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from forebay.store.directory import DirectoryStore
-from forebay.store.journal import JournalCursor, open_journal
-from forebay.store.journal_format import EpochBegan, MetadataImage
+from forebay.store.journal import JournalCursor, JournalObject, open_journal
+from forebay.store.journal_format import EpochBegan, IndexedEntry, JournalCheckpoint, LogGrew, MetadataImage
 from tests.log.log_batches import make_batch
 from tests.server.journal.noted_server import Server, content_of
 
@@ -150,6 +150,49 @@ def test_a_damaged_metadata_file_of_a_copy_is_named(
         follower.follow()
 
 
+def test_an_object_that_cannot_be_read_is_repeated_and_not_left_out(
+    tmp_path: Path, primary: Primary, follow: Callable[[], JournalFollower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primary.metadata.put_database(DatabaseInfo("db", None, {}, 1, 1))
+    log = primary.by_table[primary.create_table("t")]
+    log.append_as_leader(make_batch(3, b"rows"))
+    log.sync()
+    upload(primary)
+    follower = follow()
+    payload = JournalObject.payload
+
+    def away(found: JournalObject, of: IndexedEntry) -> bytes:
+        if isinstance(of.entry, LogGrew):
+            raise StorageFailure("the store is away")
+        return payload(found, of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalObject, "payload", away)
+        for _ in range(2):
+            with pytest.raises(StorageFailure):
+                follower.follow()
+        follower.save()
+    follower.follow()
+    follower.finish("done")
+    assert_same(primary, tmp_path / "copy")
+
+
+def test_a_follower_that_goes_on_remembers_checkpoints_and_fences(
+    primary: Primary, store: DirectoryStore, follow: Callable[[], JournalFollower]
+) -> None:
+    primary.uploader._writer.write([(JournalCheckpoint(image=2, needed_from=3, deleted_until=2), None)])
+    cursor = JournalCursor(store, open_journal(store))
+    while cursor.next() is not None:
+        pass
+    assert cursor.fence(EpochBegan("other", "test"), b"o" * 16) is not None
+    follower = follow()
+    follower.follow()
+    follower.close()
+    again = follow()
+    assert (again.needed_from, again.deleted_until, again.fences) == (3, 2, [4])
+    again.close()
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_a_follower_that_dies_at_any_time_goes_on(
     tmp_path: Path, primary: Primary, follow: Callable[[], JournalFollower], seed: int
@@ -184,9 +227,7 @@ def test_a_follower_that_dies_at_any_time_goes_on(
                 primary.feed.add(FilePart("stage", len(before), len(primary.files["stage"])))
             case _:
                 primary.uploader.upload()
-                found = follower.cursor.next()
-                if found is not None:
-                    follower.apply(found)
+                follower.follow_one()
                 if rng.random() < 0.3:
                     follower.save()
                 elif rng.random() < 0.4:

@@ -53,7 +53,8 @@ from forebay.store.journal_format import (
 from forebay.store.objects import ObjectStore
 
 _POSITION_FILE = "journal-position"
-"""Where the follower goes on: JSON of the store's id and of the cursor. A server's data directory has no such file."""
+"""Where the follower goes on: JSON of the store's id, the cursor, and what was read up to there. A server's data
+directory has no such file."""
 
 _METADATA_POSITION = "journal-number"
 """The key of the table `settings` with the number of the object up to which the metadata store is."""
@@ -81,16 +82,15 @@ class JournalFollower:
         self._ends: dict[TableBucket, int] = self._directory.recovery_points.read()
         self._database = database_file(names.join(folder, METADATA_FILE))
         self._position_file = names.join(folder, _POSITION_FILE)
-        position = self._position(store_id)
-        if position is not None and position[0] == 0:
-            self._clear()
-        self.cursor = JournalCursor(store, store_id, *(position or (0, 0, 0)))
-        self._save_position()  # before anything else: a directory without a position is a server's
-        self._metadata_number = self._stored_metadata_number()
         self.fences: list[int] = []
-        """The numbers of the fences that were read, as far as this process has read them."""
+        """The numbers of the fences that were read since the last image of the metadata, which has those before."""
         self.needed_from = self.deleted_until = 1
         """What the last checkpoint says that was read."""
+        self.cursor = JournalCursor(store, store_id)
+        if self._read_position() and self.cursor.number == 0:
+            self._clear()
+        self._save_position()  # before anything else: a directory without a position is a server's
+        self._metadata_number = self._stored_metadata_number()
         if self.cursor.number == 0:
             self._begin_at_checkpoint(store, store_id)
 
@@ -119,23 +119,27 @@ class JournalFollower:
                     self.fences.append(number)
                 self._apply_to_log(found, each)
         self.cursor = JournalCursor.behind(image, store, store_id)
-        self.apply(image)
+        self._apply(image)
         self.save()
 
     def _see_checkpoint(self, checkpoint: JournalCheckpoint) -> None:
         self.needed_from, self.deleted_until = checkpoint.needed_from, checkpoint.deleted_until
 
-    def _position(self, store_id: bytes) -> Sequence[int] | None:
-        """Number, seal and epoch of the last object that was saved; None in a new directory."""
+    def _read_position(self) -> bool:
+        """Go to the object that was saved last; return False in a new directory."""
         try:
             document = json.loads(self._fs.read_bytes(self._position_file))
         except FileMissing:
             if self._fs.exists(self._database.path):
                 raise Conflict(f"{self._folder} is the data directory of a server; a copy needs a new one") from None
-            return None
-        if document["store"] != store_id.hex():
+            return False
+        at = self.cursor
+        if document["store"] != at.store_id.hex():
             raise Conflict(f"{self._folder} follows the journal of another store, {document['store']}")
-        return document["number"], document["seal"], document["epoch"]
+        at.number, at.seal, at.epoch = document["number"], document["seal"], document["epoch"]
+        self.needed_from, self.deleted_until = document["needed_from"], document["deleted_until"]
+        self.fences = document["fences"]
+        return True
 
     def _stored_metadata_number(self) -> int:
         if not self._fs.exists(self._database.path):
@@ -161,13 +165,27 @@ class JournalFollower:
     def follow(self) -> int:
         """Repeat all objects that are there; return how many. Raises `CorruptData` and `StorageFailure`."""
         count = 0
-        while (found := self.cursor.next()) is not None:
-            self.apply(found)
+        while self.follow_one() is not None:
             count += 1
         return count
 
-    def apply(self, found: JournalObject) -> None:
-        """Repeat an object, the one at which the cursor has just come."""
+    def follow_one(self) -> JournalObject | None:
+        """Repeat the next object, and return it; None if there is none yet.
+
+        Raises `CorruptData` and `StorageFailure`: the next call repeats the same object.
+        """
+        at = self.cursor
+        before = at.number, at.seal, at.epoch
+        found = at.next()
+        if found is not None:
+            try:
+                self._apply(found)
+            except BaseException:
+                at.number, at.seal, at.epoch = before
+                raise
+        return found
+
+    def _apply(self, found: JournalObject) -> None:
         self._apply_metadata(found)  # before the logs, whose tables it may create
         for each in found.index.entries:
             match each.entry:
@@ -181,7 +199,9 @@ class JournalFollower:
                     self.fences.append(found.footer.identity.number)
                 case JournalCheckpoint():
                     self._see_checkpoint(each.entry)
-                case MetadataImage() | MetadataChanged():
+                case MetadataImage():
+                    self.fences.clear()
+                case MetadataChanged():
                     pass
 
     def _apply_to_log(self, found: JournalObject, each: IndexedEntry) -> None:
@@ -326,7 +346,10 @@ class JournalFollower:
 
     def _save_position(self) -> None:
         at = self.cursor
-        document = {"store": at.store_id.hex(), "number": at.number, "seal": at.seal, "epoch": at.epoch}
+        document = {
+            "store": at.store_id.hex(), "number": at.number, "seal": at.seal, "epoch": at.epoch,
+            "needed_from": self.needed_from, "deleted_until": self.deleted_until, "fences": self.fences,
+        }  # fmt: skip
         self._fs.write_atomic(self._position_file, json.dumps(document).encode())
 
     def close(self) -> None:
