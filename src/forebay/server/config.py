@@ -266,9 +266,10 @@ SETTINGS: dict[str, Option] = by_name(
         ),
         Option(
             "store.lease",
-            milliseconds,
-            "0 s",
-            "how long the store may get nothing before a standby takes over automatically; 0: none does",
+            or_unset(milliseconds),
+            "",
+            "how long the store may get nothing before a standby takes over; after nine tenths of it a server answers "
+            "nothing, because one may have; 0: neither. By default 10 s if store.durability is store, else 0",
         ),
         Option(
             "store.retention",

@@ -99,6 +99,8 @@ _PRODUCERS_SECONDS = 3600.0
 """How often expired producer offsets are removed; registering others removes them, too."""
 _STORED_SECONDS = 60.0
 """How long the deletion of objects waits for the journal before it is left for the next time."""
+_LEASE_SECONDS = 10.0
+"""`store.lease` where answers wait for the store."""
 _ENDS_SECONDS = 0.2
 """How often the ends of logs are made durable while they change. After a power failure, damage of what was synced
 earlier is distinguished from a torn write."""
@@ -334,7 +336,7 @@ class ForebayServer:
         settings = StoreSettings(
             config.seconds("store.interval"),
             f"{config.data_dir} on {socket.gethostname()}",
-            lease_seconds=config.seconds("store.lease"),
+            lease_seconds=_lease_seconds(config),
             retention_seconds=config.seconds("store.retention"),
             is_awaited=config.value("store.durability") == "store",
         )
@@ -650,6 +652,12 @@ class ForebayServer:
             await asyncio.sleep(0.01)
         for connection in list(connections):
             connection.abort()
+
+
+def _lease_seconds(config: ServerConfig) -> float:
+    if config.value("store.lease") is not None:
+        return config.seconds("store.lease")
+    return _LEASE_SECONDS if config.value("store.durability") == "store" else 0.0
 
 
 def _stop_journal(journal: ServerJournal, replicas: ReplicaManager) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import forebay
 from forebay import Connection, Table
-from forebay.base.errors import Conflict, ForebayError, StorageFailure
+from forebay.base.errors import Conflict, ForebayError, StorageFailure, Unavailable
 from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
 from forebay.protocol import fluss_pb2 as pb
@@ -39,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     running: list[EmbeddedConnection] = []
 
     def started(name: str, **more: str) -> EmbeddedConnection:
-        settings = {"store": str(tmp_path / "store"), "store.interval": "20 ms"}
+        settings = {"store": str(tmp_path / "store"), "store.interval": "20 ms", "store.lease": "0 s"}
         settings |= {f"store.{option}": value for option, value in more.items()}
         running.append(forebay.embedded(tmp_path / name, settings=settings, writer_delivery_timeout="2 s"))
         return running[-1]
@@ -279,6 +279,29 @@ def test_what_a_table_held_at_a_time_waits_for_the_store(
         held.set()
         assert [each.offset for each in listed.result(PATIENCE).buckets_resp] == [2]
         append.result(PATIENCE)
+
+
+def test_a_server_without_the_lease_answers_nothing(start: Start, held: threading.Event) -> None:
+    conn = start("old", durability="store", lease="1 s")
+    kv = conn.create_table("fluss.kv", KV, primary_key="id")
+    log = conn.create_table("fluss.log", KV)
+    kv.upsert([{"id": 1, "v": "x"}])
+    log.append([{"id": 1, "v": "x"}])
+    with forebay.connect(conn.server.bootstrap_servers, retry_timeout="1 s") as client:
+        calls: list[Callable[[], int]] = [
+            lambda: client.table("fluss.kv").lookup(1).num_rows,
+            lambda: client.table("fluss.log").scan().count(),
+        ]
+        assert [call() for call in calls] == [1, 1]
+        held.clear()
+        until(lambda: not journal_of(conn).has_lease, "the lease is over")
+        for call in calls:
+            with pytest.raises(Unavailable, match="cannot reach its store, and another one may have taken over"):
+                call()
+        assert client.admin.describe_server().buckets == 2
+        held.set()
+        until(lambda: journal_of(conn).has_lease, "it is renewed")
+        assert [call() for call in calls] == [1, 1]
 
 
 def test_a_write_is_not_acknowledged_by_a_server_that_was_fenced(start: Start) -> None:

@@ -251,10 +251,11 @@ class ServerJournal:
 
     def open_gate(self, loop: asyncio.AbstractEventLoop) -> AnswerGate | None:
         """Return what holds the answers of this server back, if anything does. Before `start`."""
+        lease = lambda: self.has_lease, self._data_dir, loop
         if self._settings.is_awaited:
-            self.gate = StoreGate(self.feed, self._wake.set, loop)
+            self.gate = StoreGate(*lease, feed=self.feed, wake=self._wake.set)
         elif self._settings.lease_seconds:
-            self.gate = LeaseGate(lambda: self.has_lease, self._data_dir, loop)
+            self.gate = LeaseGate(*lease)
         return self.gate
 
     def note_file(self, name: str) -> None:

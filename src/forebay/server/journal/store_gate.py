@@ -3,6 +3,7 @@
 With `store.durability` = `store`, no answer leaves the server before all that was noted when it was made is in the
 journal: not the answer to a write, and not that to a lookup that has seen it. So a client never knows more than a
 server that takes over. Reads of logs are not held back: they end at the high watermark, which is the stored end.
+Without the lease no answer leaves the server: another one may have taken over, and know more.
 
 Threads: the event loop's, but for `stored` and `fail`.
 """
@@ -23,6 +24,15 @@ class AnswerGate(Protocol):
     """Holds answers back."""
 
     @property
+    def has_lease(self) -> bool:
+        """Whether this server is the only one, as far as it knows."""
+        ...
+
+    def require_lease(self) -> None:
+        """Raises `Unavailable` without the lease, and the error that ended the journal."""
+        ...
+
+    @property
     def is_open(self) -> bool:
         """Whether an answer that is made now need not wait."""
         ...
@@ -33,7 +43,7 @@ class AnswerGate(Protocol):
         ...
 
     async def passed(self) -> None:
-        """Return when an answer that is made now may be given. Raises if it may not."""
+        """Return when an answer that is made now may be given. Raises as `require_lease` does."""
         ...
 
     def stored(self, count: int) -> None:
@@ -46,16 +56,32 @@ class AnswerGate(Protocol):
 
 
 class LeaseGate:
-    """Gives no answers while a standby may have taken over."""
+    """Gives no answers while another server may have taken over."""
 
     def __init__(self, has_lease: Callable[[], bool], name: str, loop: asyncio.AbstractEventLoop) -> None:
-        self._has_lease, self._name, self._loop = has_lease, name, loop
+        """`name`: the server's directory, for its messages."""
+        self._is_leased, self._name, self._loop = has_lease, name, loop
         self._error: ForebayError | None = None
+
+    @property
+    def has_lease(self) -> bool:
+        """See `AnswerGate.has_lease`."""
+        return self._error is None and self._is_leased()
+
+    def require_lease(self) -> None:
+        """See `AnswerGate.require_lease`."""
+        if self._error is not None:
+            raise self._error
+        if not self._is_leased():
+            raise Unavailable(
+                f"the server in {self._name} cannot reach its store, and another one may have taken over",
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            )
 
     @property
     def is_open(self) -> bool:
         """See `AnswerGate.is_open`."""
-        return self._error is None and self._has_lease()
+        return self.has_lease
 
     @property
     def holds_writes(self) -> bool:
@@ -63,14 +89,8 @@ class LeaseGate:
         return not self.is_open
 
     async def passed(self) -> None:
-        """Raises `Unavailable` without the lease."""
-        if self._error is not None:
-            raise self._error
-        if not self._has_lease():
-            raise Unavailable(
-                f"the server in {self._name} cannot reach its store, and another one may have taken over",
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            )
+        """See `AnswerGate.passed`."""
+        self.require_lease()
 
     @any_thread
     def stored(self, count: int) -> None:
@@ -79,22 +99,34 @@ class LeaseGate:
     @any_thread
     def fail(self, error: ForebayError) -> None:
         """See `AnswerGate.fail`."""
+        self._loop.call_soon_threadsafe(self._end, error)
+
+    def _end(self, error: ForebayError) -> None:
         self._error = error
 
 
-class StoreGate:
-    """The answers that wait for the store. `wake` tells the uploader that one does."""
+class StoreGate(LeaseGate):
+    """Holds answers back until the store has what they may tell of."""
 
-    def __init__(self, feed: JournalFeed, wake: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
-        self._feed, self._wake, self._loop = feed, wake, loop
+    def __init__(
+        self,
+        has_lease: Callable[[], bool],
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        feed: JournalFeed,
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` tells the uploader that an answer waits."""
+        super().__init__(has_lease, name, loop)
+        self._feed, self._wake = feed, wake
         self._stored = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._error: ForebayError | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer that is made now need not wait."""
-        return self._stored >= self._feed.noted and self._error is None
+        """See `AnswerGate.is_open`."""
+        return self._stored >= self._feed.noted and self.has_lease
 
     @property
     def holds_writes(self) -> bool:
@@ -102,20 +134,19 @@ class StoreGate:
         return True
 
     async def passed(self) -> None:
-        """Return when all that is noted by now is stored. Raises the error that ended the journal."""
+        """See `AnswerGate.passed`."""
         noted = self._feed.noted
-        if self._error is not None:
-            raise self._error
-        if self._stored >= noted:
-            return
-        future = self._loop.create_future()
-        self._waiting.append((noted, future))
-        self._wake()
-        await future
+        self.require_lease()
+        if self._stored < noted:
+            future = self._loop.create_future()
+            self._waiting.append((noted, future))
+            self._wake()
+            await future
+            self.require_lease()
 
     @any_thread
     def stored(self, count: int) -> None:
-        """Let answers pass that wait for so many notes."""
+        """See `AnswerGate.stored`."""
         self._loop.call_soon_threadsafe(self._release, count)
 
     def _release(self, count: int) -> None:
@@ -125,13 +156,8 @@ class StoreGate:
             if not future.done():  # else its connection was closed
                 future.set_result(None)
 
-    @any_thread
-    def fail(self, error: ForebayError) -> None:
-        """Let no answer pass any more."""
-        self._loop.call_soon_threadsafe(self._end, error)
-
     def _end(self, error: ForebayError) -> None:
-        self._error = error
+        super()._end(error)
         while self._waiting:
             _, future = self._waiting.popleft()
             if not future.done():

@@ -117,11 +117,11 @@ _BEGUN_AT_ONCE = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV, ApiKey.LOOKUP})
 they do. Writes all begin at once, so that none overtakes another one of its connection."""
 
 
-_BEFORE_THE_STORE = frozenset(
-    {ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, ApiKey.DESCRIBE_SERVER, ApiKey.FETCH_LOG, ApiKey.LIST_OFFSETS}
-)
-"""Requests whose answers never wait for the store: those about logs have what is stored, and the others tell of no row.
-The console has to see a server whose store is away."""
+_WITHOUT_THE_STORE = frozenset({ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, ApiKey.DESCRIBE_SERVER})
+"""Requests whose answers tell of no row. The console has to see a server whose store is away."""
+
+_OF_WHAT_IS_STORED = frozenset({ApiKey.FETCH_LOG, ApiKey.LIST_OFFSETS})
+"""Requests whose answers need the lease, and do not wait for the store: they have what is there."""
 
 
 async def _later(answer: Answer | Message) -> Answer | Message:
@@ -485,8 +485,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._answered(request, began, self.send_error(request.request_id, e))
             return
         if isinstance(outcome, Answer | Message):
-            gate = self._context.gate
-            if gate is None or gate.is_open or request.api.key in _BEFORE_THE_STORE:
+            if self._may_pass(request.api.key):
                 self._send(request.request_id, outcome)
                 self._answered(request, began)
                 return
@@ -659,6 +658,21 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         finally:
             self._unblock()
 
+    def _may_pass(self, key: ApiKey) -> bool:
+        """Whether an answer that was made now may be sent at once: see `AnswerGate`."""
+        gate = self._context.gate
+        return (
+            gate is None or gate.is_open or key in _WITHOUT_THE_STORE or (key in _OF_WHAT_IS_STORED and gate.has_lease)
+        )
+
+    async def _pass_gate(self, key: ApiKey) -> None:
+        gate = self._context.gate
+        assert gate is not None
+        if key in _OF_WHAT_IS_STORED:
+            gate.require_lease()
+        else:
+            await gate.passed()
+
     async def _finish(
         self,
         request: RequestReceived,
@@ -670,8 +684,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             if (size := _LARGE_ANSWERS.get(request.api.key)) is not None:
                 await memory.enter(size)
             answer, serialized = await outcome, None
-            if self._context.gate is not None and request.api.key not in _BEFORE_THE_STORE:
-                await self._context.gate.passed()
+            if not self._may_pass(request.api.key):
+                await self._pass_gate(request.api.key)
             if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
                 serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
             self._send(request.request_id, answer, serialized)
