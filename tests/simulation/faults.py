@@ -40,7 +40,7 @@ class Faults:
                  self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
                  self.hold_worker, self.lose_driver, self.second_server, self.rot, self.rot_after_kill,
                  self.undo_rounds, self.lose_machine, self.take_over, self.store_away, self.store_fails,
-                 self.fill_store),
+                 self.fill_store, self.stand_by, self.trouble_server),
                 weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, 1, 0.7, world.rot, world.rot,
                          3 if self.load.lake else 0, *self._store_weights),
             )[0]  # fmt: skip
@@ -51,7 +51,11 @@ class Faults:
     @property
     def _store_weights(self) -> tuple[float, ...]:
         world = self.world
-        return (0, 0, 0, 0, 0) if world.store is None else (2 * world.is_stored, 2 * world.is_stored, 1, 2, 0.5)
+        if world.store is None:
+            return (0,) * 7
+        exact = 2 * world.is_stored  # else what was acknowledged may be lost with its machine
+        leased = exact if world.lease_seconds else 0  # without, a server may give old answers when it was replaced
+        return exact, leased, 1, 2, 0.5, leased, leased
 
     def _kind(self) -> str:
         return self.rng.choices(("kill", "power", "remount"), weights=(3, 3, 2))[0]
@@ -148,6 +152,14 @@ class Faults:
     def take_over(self) -> None:
         """Another machine takes over from one that may be alive."""
         self.world.take_over(self.rng.choice(("running", "suspended", "cut off")))
+
+    def stand_by(self) -> None:
+        """A standby is started, and takes over if the lease ends."""
+        self.world.stand_by()
+
+    def trouble_server(self) -> None:
+        """The server is suspended, or cut off from its store, for longer than its lease or not."""
+        self.world.trouble(self.rng.choice(("suspended", "cut off")))
 
     def store_away(self) -> None:
         """The store does not answer for a while."""

@@ -20,10 +20,12 @@ from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
 from forebay.server import metadata_store
+from forebay.server.journal.store_gate import LeaseGate, StoreGate
 from forebay.server.metadata_store import StoredTransaction
 from forebay.server.transactions.commit_conditions import UnchangedKeys
 from forebay.server.transactions.manager import TransactionManager
 from forebay.server.transactions.stages import StageFiles
+from forebay.store import journal
 from forebay.unionread import expired
 from tests.simulation.checks import Checks
 from tests.simulation.disk import SimFileSystem
@@ -178,6 +180,18 @@ def _require_torn_behind_the_recovery_point(
         raise problem
 
 
+def _answer_before_the_store(world: World) -> None:
+    _replace(StoreGate, "is_open", property(lambda self: self.has_lease))
+
+
+def _answer_without_the_lease(world: World) -> None:
+    _replace(LeaseGate, "has_lease", property(lambda self: self._error is None))
+
+
+def _do_not_notice_fences(world: World) -> None:
+    _replace(journal, "create_once", lambda store, name, data: store.create(name, data) or True)
+
+
 MUTANTS = {
     "sync": _sync_nothing,
     "duplicates": _forget_duplicates,
@@ -190,6 +204,9 @@ MUTANTS = {
     "versions": _look_once_before_a_wait,
     "times": _let_time_go_on,
     "ends": _take_damage_for_a_torn_write,
+    "answers": _answer_before_the_store,
+    "lease": _answer_without_the_lease,
+    "fences": _do_not_notice_fences,
 }
 """Servers that break a promise: a simulation that finds nothing wrong with them would be worth nothing."""
 
@@ -218,6 +235,8 @@ def _run(world: World) -> None:
         while load.actors_left > 0 and not world.refused:
             sched.sleep(0.2)
         faults.heal()
+        if world.standby is not None:
+            sched.kill(world.standby)  # the checks look into the server, which has to be one and the same
         for _ in range(2):
             if world.is_stored and rng.random() < 0.5:
                 world.lose_machine()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from forebay.base.errors import StorageFailure
 from forebay.store.objects import ObjectEntry, ObjectMissing
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.scheduler import Process, Scheduler
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -44,8 +44,8 @@ class SimObjectStore:
         """The part of all requests that go wrong in one of the ways."""
         self.is_away = False
         self.is_full = False
-        self.cut_off: set[str] = set()
-        """Names of processes that cannot reach it."""
+        self.cut_off: set[Process] = set()
+        """Those that cannot reach it."""
         self.requests = 0
 
     # ---- the interface ----------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class SimObjectStore:
             return effect()
         if sched.current.process.dead:
             sched.park()  # raises: what a dead process does when it unwinds has no effect
-        if self.is_away or sched.current.process.name in self.cut_off:
+        if self.is_away or sched.current.process in self.cut_off:
             sched.sleep(TIMEOUT_SECONDS * rng.random())
             raise StorageFailure(f"cannot {what} in {self.location}: it does not answer")
         if self.is_full and is_change and not what.startswith("delete"):

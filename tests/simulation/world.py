@@ -31,6 +31,7 @@ from forebay.server.config import server_config
 from forebay.server.flow import write_queue
 from forebay.server.journal import checkpoints
 from forebay.server.server import ForebayServer, Injected
+from forebay.server.standby import Standby
 from forebay.server.wire.rpc import RpcProtocol
 from forebay.store import journal
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
@@ -165,6 +166,7 @@ class World:
         self.may_restart = True
         self.formers: list[Process] = []
         """Servers from which another machine has taken over."""
+        self.standby: Process | None = None
         self.open_buckets_max = OPEN_BUCKETS[seed % len(OPEN_BUCKETS)]
         self.boot = 1
         self.mount = 1
@@ -220,7 +222,7 @@ class World:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in [self.server_process, *self.formers, self.control, *self.processes]:
+        for process in [self.server_process, self.standby, *self.formers, self.control, *self.processes]:
             if process is not None:
                 self.sched.kill(process)
         for connection in self.connections:
@@ -403,26 +405,82 @@ class World:
             return
         self.note(f"take over from one that is {why}")
         self.count(f"takeovers from a server that is {why}")
-        former.name = f"server-{self.machine}"
+        seconds = self._trouble(former, why)
+        self._retire(former, seconds)
+        self._move()
+
+    def _trouble(self, process: Process, why: str) -> float:
+        """Suspend a server, or cut it off from the store, and from some clients; return for how long."""
+        store = self.store
+        assert store is not None
+        seconds = self.rng.random() ** 2 * 40
+        living = [each.name for each in self.processes if not each.dead]
+        for client in self.rng.sample(living, self.rng.randint(0, len(living))):
+            self.network.partition(client, process.name)
+        if why == "suspended":
+            self.sched.hold(process)
+            self.sched.at(self.sched.now + seconds, lambda: self.sched.release(process))
+        elif why == "cut off":
+            store.cut_off.add(process)
+            self.sched.at(self.sched.now + seconds, lambda: store.cut_off.discard(process))
+        return seconds
+
+    def _retire(self, former: Process, seconds: float) -> None:
+        """Let a server that is not the current one any more live on for a while."""
+        name, former.name = former.name, f"server-{self.machine}"
+        partitions = self.network.partitions
+        self.network.partitions = {(client, former.name if to == name else to) for client, to in partitions}
         self.formers.append(former)
         self.fs.fails_at = -1
         self.fs.clear_faults()
-        seconds = self.rng.random() ** 2 * 40
-        if why == "suspended":
-            self.sched.hold(former)
-            self.sched.at(self.sched.now + seconds, lambda: self.sched.release(former))
-        elif why == "cut off":
-            self.store.cut_off.add(former.name)
-            self.sched.at(self.sched.now + seconds, lambda: self.store.cut_off.discard(former.name))
         self.sched.at(self.sched.now + seconds + self.rng.random() * 20, lambda: self._end(former))
-        self._move()
+
+    def trouble(self, why: str) -> None:
+        """Let the server be "suspended" or "cut off" from the store for a while; a standby may take over."""
+        process = self.server_process
+        if process is not None and not process.dead and self.store is not None:
+            self.note(f"the server is {why}")
+            self._trouble(process, why)
+
+    def stand_by(self) -> None:
+        """Start a standby on another machine, unless there is one."""
+        if self.standby is None or self.standby.dead or not self.standby.tasks:
+            process = self.standby = Process("standby")
+            self.sched.spawn(process, self._stand_by, process, name="standby")
+
+    def _stand_by(self, process: Process) -> None:
+        fs, store = self._new_disk(), self.store
+        assert store is not None
+        vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", fs)
+        self._vfs.append(vfs)
+        try:
+            standby = Standby(
+                fs,
+                DATA,
+                store,
+                log_config=server_config(DATA, settings=self._settings).log_config,
+                clock=SimClock(self.sched, process),
+                ids=self.ids,
+                database_file=lambda path: SimDatabaseFile(path, vfs),
+            )
+            if not standby.wait():
+                return
+        except StorageFailure as e:
+            self.note(f"the standby ends: {e}")
+            return
+        former = self.server_process
+        self.note("the standby takes over")
+        self.count("takeovers by a standby")
+        if former is not None and not former.dead:
+            self._retire(former, self.rng.random() * 20)
+        self._move(fs)
 
     def _end(self, former: Process) -> None:
         self.network.process_ended(former, silently=False)
         self.sched.kill(former)
 
-    def _move(self) -> None:
-        """Go on on another machine, whose disk is empty."""
+    def _move(self, disk: SimFileSystem | None = None) -> None:
+        """Go on on another machine, whose disk is empty unless it is that of a standby."""
         self.is_up = False
         self.server_process = None
         self.machine += 1
@@ -430,7 +488,7 @@ class World:
         for former in self.formers:
             if former.name == f"server-{self.machine - MACHINES}" and not former.dead:
                 self._end(former)  # its addresses are needed
-        self.fs = self._new_disk()
+        self.fs = disk or self._new_disk()
 
     def stop_server(self) -> None:
         """Stop as SIGTERM does, in order; a stop that hangs is a fault of its own."""
