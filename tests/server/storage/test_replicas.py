@@ -16,6 +16,7 @@ from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.server.storage import open_buckets as open_buckets_module
+from forebay.server.storage.log_store import NoLogStore
 from forebay.server.storage.open_buckets import OpenBuckets
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager
@@ -49,6 +50,17 @@ def logged(bench: Bench, name: str, records: int, acks: int = -1) -> TableBucket
     for number in range(records):
         assert not bench.append(table, log_records([number]), acks=acks).error_code
     return TableBucket(table, 0)
+
+
+class StoredWhileOpened(NoLogStore):
+    """A store that gets a record of each log while its bucket is opened."""
+
+    def __init__(self) -> None:
+        self.ends: dict[TableBucket, int] = {}
+
+    def visible_end(self, bucket: TableBucket) -> int:
+        end = self.ends[bucket] = self.ends.get(bucket, 1) + 1
+        return end
 
 
 def drop(bench: Bench, name: str) -> None:
@@ -340,3 +352,12 @@ def test_memory_is_given_back_once_some_buckets_were_closed(monkeypatch: pytest.
     buckets.return_memory()
     buckets.return_memory()
     assert len(given) == 2
+
+
+def test_what_the_store_gets_while_a_bucket_is_opened_is_visible(bench: Bench) -> None:
+    bucket = logged(bench, "stored", 3)
+    logged(bench, "other", 1)  # it takes the only place
+    until(lambda: manager(bench).opened(bucket) is None, "it is closed")
+    manager(bench)._log_store = StoredWhileOpened()
+    with manager(bench).using(bucket) as replica:
+        assert (replica.log.watermark_limit, replica.log.high_watermark) == (3, 3)

@@ -11,7 +11,7 @@ Threads: one uploads; `stored_end` and `wait` may be called in any thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -95,9 +95,10 @@ class JournalUploader:
         *,
         clock: Clock = SYSTEM_CLOCK,
         object_bytes: int = OBJECT_BYTES,
-        on_stored: Callable[[TableBucket, int], None] | None = None,
+        on_stored: Callable[[Mapping[TableBucket, int]], None] | None = None,
     ) -> None:
-        """`stored_ends`: the end of each log in the journal so far. `on_stored` is called with each new one."""
+        """`stored_ends`: the end of each log in the journal so far. `on_stored` is called with the new
+        ones of each object."""
         self._on_stored = on_stored
         self._feed, self._writer, self._files, self._clock = feed, writer, files, clock
         self._object_bytes = object_bytes
@@ -177,10 +178,10 @@ class JournalUploader:
         if self._writer.number > number:
             self.objects += 1
         self._next, self._is_sent = None, False
-        for bucket, range_ in stored.logs.items():
-            self._ends[bucket] = range_.end
-            if self._on_stored is not None:
-                self._on_stored(bucket, range_.end)
+        ends = {bucket: range_.end for bucket, range_ in stored.logs.items()}
+        self._ends |= ends
+        if self._on_stored is not None and ends:
+            self._on_stored(ends)
         with self._changed:
             self.stored_count += stored.count
             self._changed.notify_all()

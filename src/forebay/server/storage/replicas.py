@@ -272,6 +272,9 @@ class ReplicaManager:
             moving.set_exception(e)
             raise
         self._open.add(replica)
+        visible = self._log_store.visible_end(bucket)
+        if visible is not None:
+            replica.stored(visible)  # also what was stored while it was opened
         self._moved(bucket, moving)
         return replica
 
@@ -645,11 +648,13 @@ class ReplicaManager:
         return [bucket for bucket, end in ends.items() if end > offset(bucket) and self.opened(bucket) is None]
 
     @any_thread
-    def stored(self, bucket: TableBucket, end: int) -> None:
-        """Let clients read a log up to `end`, which is in the store."""
-        replica = self.opened(bucket)
-        if replica is not None:
-            replica.stored(end)
+    def stored(self, ends: Mapping[TableBucket, int]) -> None:
+        """Let clients read logs up to these ends, which are in the store: all at once, as of a transaction."""
+        with self.showing:
+            for bucket, end in ends.items():
+                replica = self.opened(bucket)
+                if replica is not None:
+                    replica.stored(end)
 
     @blocking
     def touch(self, bucket: TableBucket) -> None:
