@@ -49,6 +49,7 @@ from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.flow.request_limits import RequestLimits
 from forebay.server.journal.journaled_logs import JournaledLogs
 from forebay.server.journal.server_journal import ServerJournal, StoreSettings
+from forebay.server.journal.taking_over import take_over
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
 from forebay.server.maintenance.auto_partitions import follow_the_clock
@@ -76,6 +77,7 @@ from forebay.server.wire._poller import HAS_POLLER, Poller
 from forebay.server.wire.rpc import RpcProtocol
 from forebay.server.wire.serving_loop import ServingLoop
 from forebay.server.wire.short_requests import ShortRequests
+from forebay.store.journal_format import EpochBegan
 from forebay.store.objects import ObjectStore
 from forebay.store.opening import open_store
 
@@ -335,21 +337,24 @@ class ForebayServer:
             return None
         settings = StoreSettings(
             config.seconds("store.interval"),
-            f"{config.data_dir} on {socket.gethostname()}",
             lease_seconds=_lease_seconds(config),
             retention_seconds=config.seconds("store.retention"),
             is_awaited=config.value("store.durability") == "store",
         )
-        return ServerJournal.take_over(
-            injected.open_store(where, config.store_options),
+        store = injected.open_store(where, config.store_options)
+        holder = f"{config.data_dir} on {socket.gethostname()}"
+        began = EpochBegan(holder, "the server was started", round(settings.lease_seconds * 1000))
+        taken = take_over(
+            store,
             injected.fs,
             directory,
-            settings,
+            began,
             log_config=config.log_config,
             clock=injected.clock,
             ids=injected.ids,
             database_file=injected.database_file,
         )
+        return ServerJournal(store, taken, injected.fs, directory.path, settings, injected.clock)
 
     def _remote_logs(self, store: ObjectStore, metadata: MetadataStore) -> RemoteLogs:
         cache_bytes = self.config.value("remote.log.index-file-cache-size")

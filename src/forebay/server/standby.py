@@ -19,7 +19,7 @@ from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.server.config import ServerConfig
 from forebay.server.journal.follower import JournalFollower
-from forebay.server.journal.server_journal import has_journal_state
+from forebay.server.journal.journal_state import has_journal_state
 from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
 from forebay.store.journal import JournalGone, JournalObject, open_journal
 from forebay.store.journal_format import EpochBegan

@@ -115,7 +115,7 @@ def test_a_new_machine_starts_from_a_checkpoint(start: Start, tmp_path: Path) ->
     write(old, kv, 0, 40)
     old.drop_table("fluss.gone")
     tier(old)
-    number = journal_of(old)._writer.number  # type: ignore[union-attr]
+    number = journal_of(old)._writer.number
     more = forget(old, tmp_path, log, number)
     write(old, kv, 40, 5)
     with old.transaction("app", 3) as tx:
@@ -146,7 +146,7 @@ def test_a_log_that_nobody_writes_to_any_more_keeps_its_offsets(start: Start, tm
     busy = old.create_table("fluss.busy", COLUMNS)
     write(old, idle, 0, 7)
     tier(old)
-    forget(old, tmp_path, busy, journal_of(old)._writer.number)  # type: ignore[union-attr]
+    forget(old, tmp_path, busy, journal_of(old)._writer.number)
     new = start("new")
     table = new.table("fluss.idle")
     assert ids(table) == list(range(7))
@@ -185,7 +185,7 @@ def test_fences_and_anchors_stay(start: Start, tmp_path: Path) -> None:
         tier(conn)
         if round_ < 2:
             conn.close()
-    forget(conn, tmp_path, table, journal_of(conn)._writer.number)  # type: ignore[union-attr]
+    forget(conn, tmp_path, table, journal_of(conn)._writer.number)
     left = objects(tmp_path)
     assert len(fences) == 3
     assert left >= {*fences, *range(ANCHORS, max(fences), ANCHORS)}
@@ -209,7 +209,7 @@ def test_a_new_machine_begins_at_the_checkpoint_before_if_the_newest_is_not_ther
     count = max(objects(tmp_path))
     while (count + 1) % ANCHORS:
         conn = start("old")
-        count = journal_of(conn)._writer.number  # type: ignore[union-attr]
+        count = journal_of(conn)._writer.number
         conn.close()
         count = max(objects(tmp_path))
     monkeypatch.setattr(type(store), "delete", fails)

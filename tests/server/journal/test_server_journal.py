@@ -328,7 +328,7 @@ def test_a_standby_takes_over_when_the_lease_ends_and_the_server_has_stopped_bef
     with ThreadPoolExecutor(1) as pool, ExitStack() as pool_end:
         ended = pool.submit(standby.wait)
         pool_end.callback(standby.stop)
-        until(lambda: standby.number == journal_of(old)._writer.number, "the standby has what the store has")  # type: ignore[union-attr]
+        until(lambda: standby.number == journal_of(old)._writer.number, "the standby has what the store has")
         assert str(tmp_path / "old") in standby.holder
         kv.upsert([{"id": 2, "v": "stored, too"}])
         store(old)
@@ -354,7 +354,7 @@ def test_a_standby_that_is_stopped_serves_nothing_and_goes_on_later(start: Start
         standby = Standby(LocalFileSystem(), str(tmp_path / "standby"), open_store(str(tmp_path / "store")))
         with ThreadPoolExecutor(1) as pool:
             ended = pool.submit(standby.wait)
-            until(lambda: standby.number == journal_of(old)._writer.number, "it follows")  # type: ignore[union-attr]  # noqa: B023
+            until(lambda: standby.number == journal_of(old)._writer.number, "it follows")  # noqa: B023
             standby.stop()
             assert not ended.result(PATIENCE)
 
