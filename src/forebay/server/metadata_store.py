@@ -253,6 +253,16 @@ class ChangingStatement(NamedTuple):
     values: tuple[str | int | bytes | None, ...]
 
 
+_COMMITS = "SELECT value FROM settings WHERE key = 'journal-commits'"
+_SET_COMMITS = "INSERT OR REPLACE INTO settings VALUES ('journal-commits', ?)"
+
+
+def commits_told(changes: Sequence[tuple[str, Sequence[Any]]]) -> int:
+    """`MetadataStore.journal_commits` after the last of these changes; 0 if they do not say it."""
+    numbers = [int(values[0]) for statement, values in changes if statement == _SET_COMMITS]
+    return numbers[-1] if numbers else 0
+
+
 class _RecordedConnection:
     """A connection that remembers the statements that may change something."""
 
@@ -292,8 +302,8 @@ class MetadataStore:
 
         Raises `CorruptData` and `StorageFailure`.
         """
-        self.on_commit: Callable[[Sequence[ChangingStatement]], None] | None = None
-        """Called with the changes of each transaction, in order, when it is durable and before the caller goes on."""
+        self._on_commit: Callable[[Sequence[ChangingStatement]], None] | None = None
+        self._journal_commits = 0
         self._file, self._path = file, file.path
         self._lock = threads.rlock()
         if not is_new and file.is_empty():
@@ -370,6 +380,9 @@ class MetadataStore:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield recorded
+                    is_noted = self._on_commit is not None and bool(recorded.changes)
+                    if is_noted:
+                        recorded.execute(_SET_COMMITS, (str(self._journal_commits + 1),))
                     self._connection.execute("COMMIT")
                 except BaseException:
                     if self._connection.in_transaction:  # on a full disk SQLite has rolled back already, or not
@@ -385,8 +398,9 @@ class MetadataStore:
                         ErrorCode.DISK_WRITE_LOCKED,
                     ) from e
                 raise StorageFailure(f"cannot write the metadata file {self._path}: {e}") from e
-            if self.on_commit is not None and recorded.changes:
-                self.on_commit(recorded.changes)
+            if self._on_commit is not None and is_noted:
+                self._journal_commits += 1
+                self._on_commit(recorded.changes)
 
     # ---- copies -----------------------------------------------------------------------------------------------------
 
@@ -401,6 +415,22 @@ class MetadataStore:
             to(self._connection.serialize())
 
     # ---- the journal ------------------------------------------------------------------------------------------------
+
+    @property
+    def journal_commits(self) -> int:
+        """How many transactions were ever told to a journal, by this store and those that it is a copy of."""
+        with self._lock:
+            row = self._connection.execute(_COMMITS).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def tell(self, on_commit: Callable[[Sequence[ChangingStatement]], None]) -> None:
+        """Call `on_commit` with the changes of each transaction, in order, when it is durable.
+
+        Its caller goes on after that. The last change is the number of the transaction (`commits_told`).
+        """
+        with self._lock:
+            self._journal_commits = self.journal_commits
+            self._on_commit = on_commit
 
     def add_journal_fences(self, numbers: Iterable[int]) -> None:
         """Store numbers of fences, the first objects of epochs."""

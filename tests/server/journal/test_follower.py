@@ -35,7 +35,7 @@ class Primary(Server):
         writer = JournalCursor(store, open_journal(store)).fence(EpochBegan("primary", "test"), b"p" * 16)
         assert writer is not None
         writer.write([(MetadataImage(0), self.metadata.image())])
-        self.metadata.on_commit = self.feed.metadata_committed
+        self.metadata.tell(self.feed.metadata_committed)
         self.uploader = JournalUploader(self.feed, writer, self)
         self.by_table: dict[int, LogTablet] = {}
 
@@ -83,7 +83,7 @@ def upload(primary: Primary) -> None:
 
 
 def dump(store: MetadataStore) -> list[str]:
-    return [line for line in store._connection.iterdump() if "journal-number" not in line]
+    return sorted(line for line in store._connection.iterdump() if "journal-number" not in line)
 
 
 def assert_same(primary: Primary, copy: Path) -> None:

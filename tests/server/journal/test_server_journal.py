@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 
 import forebay
 from forebay import Connection, Table
-from forebay.base.errors import Conflict, ForebayError, StorageFailure, Unavailable
+from forebay.base.errors import Conflict, CorruptData, ForebayError, StorageFailure, Unavailable
 from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
 from forebay.protocol import fluss_pb2 as pb
@@ -196,6 +197,37 @@ def test_a_directory_without_this_store_is_refused(start: Start, tmp_path: Path)
     start("home").close()
     with pytest.raises(Conflict, match="belongs to another store"):
         forebay.embedded(tmp_path / "home", settings={"store": str(tmp_path / "another")})
+
+
+def copied_while_it_runs(start: Start, tmp_path: Path) -> EmbeddedConnection:
+    """A server, of whose directory there is a copy, "copy"."""
+    conn = start("home")
+    conn.create_table("fluss.kv", KV, primary_key="id").upsert([{"id": 1, "v": "x"}])
+    store(conn)
+    shutil.copytree(tmp_path / "home", tmp_path / "copy")
+    return conn
+
+
+def test_metadata_that_were_put_back_from_a_copy_do_not_replace_those_of_the_store(
+    start: Start, tmp_path: Path
+) -> None:
+    conn = copied_while_it_runs(start, tmp_path)
+    conn.create_table("fluss.later", KV)
+    conn.close()
+    with pytest.raises(Conflict, match="is older than the store's: it was put back from a copy"):
+        start("copy")
+    assert start("new").list_tables("fluss") == ["kv", "later"]
+
+
+def test_a_log_that_was_put_back_from_a_copy_is_not_used(start: Start, tmp_path: Path) -> None:
+    conn = copied_while_it_runs(start, tmp_path)
+    conn.table("fluss.kv").upsert([{"id": 2, "v": "y"}])
+    conn.close()
+    copy = start("copy")
+    with pytest.raises(CorruptData, match=r"ends at offset 1, and the store has its records up to offset 2"):
+        copy.table("fluss.kv").lookup(1)
+    copy.close()
+    assert len(rows(start("new"), "fluss.kv")) == 2
 
 
 # ---- answers that wait for the store --------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ class JournaledLogs:
     def marks(self, bucket: TableBucket, marks: EndMarks) -> EndMarks:
         return self._journal.feed.marks(bucket, marks)
 
+    def stored_end(self, bucket: TableBucket) -> int:
+        return max(self._journal.stored_end(bucket), self._remote_logs.end(bucket))
+
     def visible_end(self, bucket: TableBucket) -> int | None:
         return self._journal.stored_end(bucket) if self._journal.is_awaited else None
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import (
+    Conflict,
     CorruptData,
     ErrorCode,
     ForebayError,
@@ -94,7 +95,7 @@ class ServerJournal:
         """Holds answers back until they are in the store, if that is wanted."""
         self._lease_end = self._next_renewal = float("inf")
         self._began = 0.0
-        self._fences = taken.fences
+        self._fences, self._commits = taken.fences, taken.commits
         self._image = 0
         """The number of the object with the image that this epoch began with."""
         self._metadata: MetadataStore | None = None
@@ -105,8 +106,16 @@ class ServerJournal:
     # ---- starting ---------------------------------------------------------------------------------------------------
 
     def begin(self, metadata: MetadataStore) -> None:
-        """Upload the metadata as it is now; from now on its changes are noted. Before anything else uses it."""
+        """Upload the metadata as it is now; from now on its changes are noted. Before anything else uses it.
+
+        Raises `Conflict` for metadata that lacks what the store has, and `StorageFailure`.
+        """
         writer = self._writer
+        if metadata.journal_commits < self._commits:
+            raise Conflict(
+                f"the metadata in {self._data_dir} is older than the store's: it was put back from a copy. Start with "
+                "a new data directory, which is made from the store"
+            )
         metadata.add_journal_fences([*self._fences, writer.number])
         began = self._clock.monotonic()
         self._image = writer.write([(MetadataImage(self._clock.now_ms()), metadata.image())])
@@ -115,7 +124,7 @@ class ServerJournal:
             # Where a checkpoint left out what remote logs have.
             self._state.ends[bucket] = max(end, self._state.ends.get(bucket, 0))
         self._renew(began)
-        metadata.on_commit = self.feed.metadata_committed
+        metadata.tell(self.feed.metadata_committed)
 
     def open_gate(self, loop: asyncio.AbstractEventLoop) -> AnswerGate | None:
         """Return what holds the answers of this server back, if anything does. Before `start`."""

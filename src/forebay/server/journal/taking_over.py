@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from forebay.base.ambient import Clock, IdSource
@@ -18,9 +18,16 @@ from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.journal_state import JournalState, read_journal_state, write_journal_state
-from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
-from forebay.store.journal import JournalCursor, JournalWriter, open_journal
-from forebay.store.journal_format import EpochBegan, JournalCheckpoint, LogCut, LogGrew
+from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile, commits_told
+from forebay.store.journal import JournalCursor, JournalObject, JournalWriter, open_journal
+from forebay.store.journal_format import (
+    EpochBegan,
+    JournalCheckpoint,
+    LogCut,
+    LogGrew,
+    MetadataChanged,
+    decode_statements,
+)
 from forebay.store.objects import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
@@ -41,6 +48,9 @@ class TakenStore:
     """Where the journal was. What it has behind that is this directory's own."""
     fences: list[int] = field(default_factory=list)
     """Numbers of the fences that were read, and may not be in the metadata."""
+    commits: int = 0
+    """`MetadataStore.journal_commits` that the metadata of the data directory has at least, if they were not put back
+    from a copy."""
 
 
 def take_over(
@@ -105,15 +115,30 @@ def _again(
     """Become the writer again, unless another server has taken over."""
     cursor = JournalCursor(store, bytes.fromhex(state.store), state.number, state.seal, state.epoch)
     fences: list[int] = []
+    commits = 0
 
     def catch_up() -> None:
-        fences.extend(_read_own(cursor, state, data_dir))
+        nonlocal commits
+        for found in _own_objects(cursor, state, data_dir):
+            for each in found.index.entries:
+                match each.entry:
+                    case LogGrew(bucket, _, end) | LogCut(bucket, end):
+                        state.ends[bucket] = end
+                    case EpochBegan():
+                        fences.append(cursor.number)
+                    case JournalCheckpoint(_, needed_from, deleted_until):
+                        state.needed_from, state.deleted_until = needed_from, deleted_until
+                    case MetadataChanged():
+                        commits = max(commits, commits_told(decode_statements(found.payload(each))))
+                    case _:
+                        pass
         if writer_id.hex() not in state.writers:
             # Remembered before it writes: its fence must not be taken for another server's after a crash.
             state.writers = [*state.writers[-_WRITERS_MAX:], writer_id.hex()]
             write_journal_state(fs, data_dir, state)
 
-    return TakenStore(_fenced(cursor, began, writer_id, clock, catch_up), state, fences)
+    writer = _fenced(cursor, began, writer_id, clock, catch_up)
+    return TakenStore(writer, state, fences, commits)
 
 
 def _fenced(
@@ -133,12 +158,11 @@ def _fenced(
     raise AssertionError("unreachable")
 
 
-def _read_own(cursor: JournalCursor, state: JournalState, data_dir: str) -> list[int]:
-    """Read what the store got since the state was saved, all by this data directory; return the fences in it.
+def _own_objects(cursor: JournalCursor, state: JournalState, data_dir: str) -> Iterator[JournalObject]:
+    """What the store got since the state was saved, all by this data directory. Raises `Conflict` for another's.
 
     `number` stays in the state: what was read is known for good when the metadata have it.
     """
-    fences = []
     while (found := cursor.next()) is not None:
         if found.footer.identity.writer.hex() not in state.writers:
             raise Conflict(
@@ -146,14 +170,4 @@ def _read_own(cursor: JournalCursor, state: JournalState, data_dir: str) -> list
                 f"its journal), and {data_dir} may have what the store lacks. Start with a new data "
                 "directory, which is made from the store"
             )
-        for each in found.index.entries:
-            match each.entry:
-                case LogGrew(bucket, _, end) | LogCut(bucket, end):
-                    state.ends[bucket] = end
-                case EpochBegan():
-                    fences.append(cursor.number)
-                case JournalCheckpoint(_, needed_from, deleted_until):
-                    state.needed_from, state.deleted_until = needed_from, deleted_until
-                case _:
-                    pass
-    return fences
+        yield found

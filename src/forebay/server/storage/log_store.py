@@ -16,6 +16,10 @@ class LogStore(Protocol):
         """Return the marks of a log that the journal notes, too."""
         ...
 
+    def stored_end(self, bucket: TableBucket) -> int:
+        """Return up to which offset the store has a log: the log on this machine is not shorter."""
+        ...
+
     def visible_end(self, bucket: TableBucket) -> int | None:
         """Return up to which offset clients read a log now, which `ReplicaManager.stored` moves; None: up to what is
         durable here."""
@@ -43,6 +47,9 @@ class NoLogStore:
 
     def marks(self, bucket: TableBucket, marks: EndMarks) -> EndMarks:
         return marks
+
+    def stored_end(self, bucket: TableBucket) -> int:
+        return 0
 
     def visible_end(self, bucket: TableBucket) -> int | None:
         return None

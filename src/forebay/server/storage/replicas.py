@@ -427,7 +427,7 @@ class ReplicaManager:
         log.remote = self._log_store.remote(bucket, path)
         if log.remote is not None:
             log.copied_end = self._log_store.remote_end(bucket)
-        if (end := self._log_store.remote_end(bucket)) > log.log_end_offset:
+        if (end := self._log_store.stored_end(bucket)) > log.log_end_offset:
             raise CorruptData(
                 f"{log.folder} ends at offset {log.log_end_offset}, and the store has its records up to offset "
                 f"{end}: the disk has lost some. Start with a new data directory, which is made from the store",
