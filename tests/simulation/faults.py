@@ -11,8 +11,9 @@ from forebay.log.log_ends import read_log_ends
 from forebay.testing.memory_lake import commit_as_somebody_else, roll_back
 from tests.fs.disk_model import File
 from tests.simulation.disk import SECTOR, SimFileSystem
+from tests.simulation.machines import DATA
 from tests.simulation.workload import Workload
-from tests.simulation.world import DATA, World
+from tests.simulation.world import World
 
 _DISK_CALLS = (
     "append", "append", "sync", "sync", "truncate", "open", "write_atomic", "rename", "read", "sync_directory",
@@ -147,19 +148,19 @@ class Faults:
 
     def lose_machine(self) -> None:
         """The machine and its disk are gone."""
-        self.world.lose_machine()
+        self.world.machines.lose()
 
     def take_over(self) -> None:
         """Another machine takes over from one that may be alive."""
-        self.world.take_over(self.rng.choice(("running", "suspended", "cut off")))
+        self.world.machines.take_over(self.rng.choice(("running", "suspended", "cut off")))
 
     def stand_by(self) -> None:
         """A standby is started, and takes over if the lease ends."""
-        self.world.stand_by()
+        self.world.machines.stand_by()
 
     def trouble_server(self) -> None:
         """The server is suspended, or cut off from its store, for longer than its lease or not."""
-        self.world.trouble(self.rng.choice(("suspended", "cut off")))
+        self.world.machines.trouble(self.rng.choice(("suspended", "cut off")))
 
     def store_away(self) -> None:
         """The store does not answer for a while."""

@@ -235,11 +235,11 @@ def _run(world: World) -> None:
         while load.actors_left > 0 and not world.refused:
             sched.sleep(0.2)
         faults.heal()
-        if world.standby is not None:
-            sched.kill(world.standby)  # the checks look into the server, which has to be one and the same
+        if world.machines.standby is not None:
+            sched.kill(world.machines.standby)  # the checks look into the server, which has to be one and the same
         for _ in range(2):
             if world.is_stored and rng.random() < 0.5:
-                world.lose_machine()
+                world.machines.lose()
             elif rng.random() < 0.6:
                 world.fail_machine(rng.choice(("kill", "power", "remount")))
             else:

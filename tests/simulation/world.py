@@ -31,7 +31,6 @@ from forebay.server.config import server_config
 from forebay.server.flow import write_queue
 from forebay.server.journal import checkpoints
 from forebay.server.server import ForebayServer, Injected
-from forebay.server.standby import Standby
 from forebay.server.wire.rpc import RpcProtocol
 from forebay.store import journal
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
@@ -40,12 +39,11 @@ from forebay.tiering.service import TieringService
 from forebay.unionread import open_lakes
 from tests.simulation.disk import MapEngine, SimDatabaseFile, SimFileSystem, SimVfs
 from tests.simulation.hlog import engine_on
+from tests.simulation.machines import DATA, PORTS, Machines
 from tests.simulation.network import Network
 from tests.simulation.object_store import SimObjectStore
 from tests.simulation.scheduler import Process, Scheduler, SimClock, SimEvent, SimLoop, SimTask, SimThreads, Stop
 
-DATA = "/data"
-PORTS = (9123, 9124)
 LAKE = "simulation"
 
 SERVER_SETTINGS = {
@@ -72,9 +70,6 @@ SEGMENT_SIZES = ("2kb", "2kb", "2kb", "400b", "400b", "2kb")
 
 STORE_EACH = 4
 """Every fourth world has a store, which outlives its machines."""
-
-MACHINES = 4
-"""Addresses of machines: as many may be known to clients."""
 
 STORE_SETTINGS = {
     "store": SimObjectStore.location,
@@ -164,9 +159,6 @@ class World:
         self.changed = SimEvent(self.sched)
         self.finished = False
         self.may_restart = True
-        self.formers: list[Process] = []
-        """Servers from which another machine has taken over."""
-        self.standby: Process | None = None
         self.open_buckets_max = OPEN_BUCKETS[seed % len(OPEN_BUCKETS)]
         self.boot = 1
         self.mount = 1
@@ -174,15 +166,15 @@ class World:
         self.damaged = False
         """Whether bytes were changed behind the server's back: then data may be refused, but never be wrong."""
         self.connections: list[Connection] = []
-        self.fs = self._new_disk()
+        self.fs = self.new_disk()
         self.fs_failure_kind = "kill"
-        self._vfs: list[SimVfs] = []
+        self.vfs: list[SimVfs] = []
         self.ids = SeededIds(self.rng.getrandbits(32))
+        self.machines = Machines(self)
         self.store: SimObjectStore | None = None
         self.is_stored = False
         """Whether all that is acknowledged is in the store."""
-        self.machine = 0
-        """The number of the machine on which the server runs."""
+        self.lease_seconds = 0
         if seed % STORE_EACH == STORE_EACH - 1:
             self.store = SimObjectStore(self.sched, random.Random(self.rng.random()))
             self.is_stored = self.rng.random() < 0.75
@@ -222,7 +214,7 @@ class World:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in [self.server_process, self.standby, *self.formers, self.control, *self.processes]:
+        for process in [self.server_process, *self.machines.all_processes(), self.control, *self.processes]:
             if process is not None:
                 self.sched.kill(process)
         for connection in self.connections:
@@ -231,7 +223,7 @@ class World:
         self.server = self.loop = None
         self.sched.timers.clear()
         self._stack.close()
-        for vfs in self._vfs:
+        for vfs in self.vfs:
             vfs.close()
         forget_lake(LAKE)
 
@@ -263,7 +255,7 @@ class World:
                 self.sched.kill(process)
                 self.network.process_ended(process, silently=False)
                 if self.store is not None and isinstance(error, Conflict | journal.JournalGone):
-                    self._move()  # as the error says: with a new data directory
+                    self.machines.move()  # as the error says: with a new data directory
                 else:
                     self.fs = self.fs.kill()
                 self.sched.sleep(0.5 + self.rng.random())
@@ -282,7 +274,7 @@ class World:
                 self.sched.sleep(self.rng.random())
 
     @property
-    def _settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, str]:
         """Those of every server of this world."""
         return (
             SERVER_SETTINGS
@@ -305,13 +297,7 @@ class World:
         server_journal = None if self.server is None else self.server._journal
         return server_journal is not None and server_journal.is_fenced
 
-    @property
-    def ports(self) -> tuple[int, int]:
-        """Those of the machine on which the server runs."""
-        first = PORTS[0] + 2 * (self.machine % MACHINES)
-        return first, first + 1
-
-    def _new_disk(self) -> SimFileSystem:
+    def new_disk(self) -> SimFileSystem:
         disk = SimFileSystem(self.sched, random.Random(self.rng.random()), self._fs_failure)
         if self.seed % QUICK_DISK_EACH == 0:
             disk.sync_seconds_max = QUICK_SYNC_SECONDS
@@ -321,10 +307,11 @@ class World:
         loop = self.loop = SimLoop(self.sched, process, self.network)
         clock = SimClock(self.sched, process)
         process.wall_offset_ms = self.wall_offset_ms
-        config = server_config(DATA, coordinator_port=self.ports[0], tablet_port=self.ports[1], settings=self._settings)
+        ports = self.machines.ports
+        config = server_config(DATA, coordinator_port=ports[0], tablet_port=ports[1], settings=self.settings)
         fs = self.fs
-        vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", fs)
-        self._vfs.append(vfs)
+        vfs = SimVfs(f"sim-{id(self)}-{len(self.vfs)}", fs)
+        self.vfs.append(vfs)
         server = self.server = ForebayServer(config, self._injected(fs, clock, vfs))
         try:
             loop.run(server.start())
@@ -364,7 +351,7 @@ class World:
             return
         if isinstance(error, StorageFailure) and not isinstance(error, CorruptData):
             return
-        if isinstance(error, Conflict) and self.formers:
+        if isinstance(error, Conflict) and self.machines.formers:
             return  # one of them has taken over from this one
         raise Damage(f"the server does not start: {type(error).__name__}: {error}") from error
 
@@ -390,105 +377,6 @@ class World:
                 self.network.down.add("server")
         self.network.process_ended(process, silently=kind == "power")
         self.sched.kill(process)
-
-    def lose_machine(self) -> None:
-        """End the machine for ever; a new one takes the store up."""
-        self.fail_machine("power")
-        self.count("machines lost")
-        self._move()
-
-    def take_over(self, why: str) -> None:
-        """Let a new machine take the store up while the server is "running", "suspended", or "cut off" from the store;
-        that one lives on for a while."""
-        former = self.server_process
-        if former is None or former.dead or self.store is None:
-            return
-        self.note(f"take over from one that is {why}")
-        self.count(f"takeovers from a server that is {why}")
-        seconds = self._trouble(former, why)
-        self._retire(former, seconds)
-        self._move()
-
-    def _trouble(self, process: Process, why: str) -> float:
-        """Suspend a server, or cut it off from the store, and from some clients; return for how long."""
-        store = self.store
-        assert store is not None
-        seconds = self.rng.random() ** 2 * 40
-        living = [each.name for each in self.processes if not each.dead]
-        for client in self.rng.sample(living, self.rng.randint(0, len(living))):
-            self.network.partition(client, process.name)
-        if why == "suspended":
-            self.sched.hold(process)
-            self.sched.at(self.sched.now + seconds, lambda: self.sched.release(process))
-        elif why == "cut off":
-            store.cut_off.add(process)
-            self.sched.at(self.sched.now + seconds, lambda: store.cut_off.discard(process))
-        return seconds
-
-    def _retire(self, former: Process, seconds: float) -> None:
-        """Let a server that is not the current one any more live on for a while."""
-        name, former.name = former.name, f"server-{self.machine}"
-        partitions = self.network.partitions
-        self.network.partitions = {(client, former.name if to == name else to) for client, to in partitions}
-        self.formers.append(former)
-        self.fs.fails_at = -1
-        self.fs.clear_faults()
-        self.sched.at(self.sched.now + seconds + self.rng.random() * 20, lambda: self._end(former))
-
-    def trouble(self, why: str) -> None:
-        """Let the server be "suspended" or "cut off" from the store for a while; a standby may take over."""
-        process = self.server_process
-        if process is not None and not process.dead and self.store is not None:
-            self.note(f"the server is {why}")
-            self._trouble(process, why)
-
-    def stand_by(self) -> None:
-        """Start a standby on another machine, unless there is one."""
-        if self.standby is None or self.standby.dead or not self.standby.tasks:
-            process = self.standby = Process("standby")
-            self.sched.spawn(process, self._stand_by, process, name="standby")
-
-    def _stand_by(self, process: Process) -> None:
-        fs, store = self._new_disk(), self.store
-        assert store is not None
-        vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", fs)
-        self._vfs.append(vfs)
-        try:
-            standby = Standby(
-                fs,
-                DATA,
-                store,
-                log_config=server_config(DATA, settings=self._settings).log_config,
-                clock=SimClock(self.sched, process),
-                ids=self.ids,
-                database_file=lambda path: SimDatabaseFile(path, vfs),
-            )
-            if not standby.wait():
-                return
-        except StorageFailure as e:
-            self.note(f"the standby ends: {e}")
-            return
-        former = self.server_process
-        self.note("the standby takes over")
-        self.count("takeovers by a standby")
-        if former is not None and not former.dead:
-            self._retire(former, self.rng.random() * 20)
-        self._move(fs)
-
-    def _end(self, former: Process) -> None:
-        self.network.process_ended(former, silently=False)
-        self.sched.kill(former)
-
-    def _move(self, disk: SimFileSystem | None = None) -> None:
-        """Go on on another machine, whose disk is empty unless it is that of a standby."""
-        self.is_up = False
-        self.server_process = None
-        self.machine += 1
-        self.boot += 1
-        for former in self.formers:
-            if former.name == f"server-{self.machine - MACHINES}" and not former.dead:
-                self._end(former)  # its addresses are needed
-        self.fs = disk or self._new_disk()
 
     def stop_server(self) -> None:
         """Stop as SIGTERM does, in order; a stop that hangs is a fault of its own."""
@@ -548,9 +436,9 @@ class World:
 
     def _serve_second(self, process: Process, outcome: list[BaseException | None]) -> None:
         loop = SimLoop(self.sched, process, self.network)
-        config = server_config(DATA, coordinator_port=PORTS[0] + 10, tablet_port=PORTS[1] + 10, settings=self._settings)
-        vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", self.fs)
-        self._vfs.append(vfs)
+        config = server_config(DATA, coordinator_port=PORTS[0] + 10, tablet_port=PORTS[1] + 10, settings=self.settings)
+        vfs = SimVfs(f"sim-{id(self)}-{len(self.vfs)}", self.fs)
+        self.vfs.append(vfs)
         server = ForebayServer(config, self._injected(self.fs, SimClock(self.sched, process), vfs))
         try:
             loop.run(server.start())
@@ -564,9 +452,7 @@ class World:
     # ---- clients ----------------------------------------------------------------------------------------------------
 
     def connect(self, process: Process, **options: str) -> Connection:
-        machines = 1 if self.store is None else MACHINES
-        addresses = ",".join(f"127.0.0.1:{PORTS[0] + 2 * number}" for number in range(machines))
-        settings = make_settings(addresses, None, None, {**CLIENT_OPTIONS, **options})
+        settings = make_settings(self.machines.addresses, None, None, {**CLIENT_OPTIONS, **options})
         connection = Connection(
             settings,
             clock=SimClock(self.sched, process),
