@@ -351,8 +351,8 @@ class World:
             return
         if isinstance(error, StorageFailure) and not isinstance(error, CorruptData):
             return
-        if isinstance(error, Conflict) and self.machines.formers:
-            return  # one of them has taken over from this one
+        if isinstance(error, Conflict) and self.machines.number:
+            return  # another machine has taken over from this one
         raise Damage(f"the server does not start: {type(error).__name__}: {error}") from error
 
     def _fs_failure(self) -> None:

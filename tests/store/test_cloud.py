@@ -10,7 +10,9 @@ import pytest
 from forebay.base.errors import StorageFailure, UnsupportedOperation
 from forebay.store.cloud import CloudStore
 from forebay.store.opening import open_store
+from tests.java_programs import ExamUnavailable
 from tests.store.object_store_contract import ObjectStoreContract
+from tests.store.versity_gateway import KEYS, running_gateway
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'forebay[store]'")
 
@@ -41,6 +43,27 @@ class TestCloudStoreOnS3(ObjectStoreContract):
     @pytest.fixture
     def store(self, s3: dict[str, str], request: pytest.FixtureRequest) -> CloudStore:
         store = open_store(f"s3://stores/{abs(hash(request.node.name))}", s3)
+        assert isinstance(store, CloudStore)
+        return store
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("gateway")
+    (folder / "stores").mkdir()
+    try:
+        with running_gateway(folder) as endpoint:
+            yield {"s3.endpoint": endpoint, **KEYS}
+    except ExamUnavailable as e:
+        pytest.skip(str(e))
+
+
+@pytest.mark.foreign
+@pytest.mark.slow
+class TestCloudStoreOnVersity(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, gateway: dict[str, str], request: pytest.FixtureRequest) -> CloudStore:
+        store = open_store(f"s3://stores/{abs(hash(request.node.name))}", gateway)
         assert isinstance(store, CloudStore)
         return store
 

@@ -1,8 +1,9 @@
 """A standby: it repeats the journal of a running server in its own data directory, until that one's lease ends.
 
-The lease ends when the journal has got no object for its time, as this process's clock counts it from the moment at
-which it saw the last one. No clocks are compared. The server counts from the moment at which it began to create that
-object, which is earlier; so it stops acknowledging before a standby takes over.
+The lease ends when the server says so, as it does when it is stopped, or when the journal has got no object for its
+time, as this process's clock counts it from the moment at which it saw the last one. No clocks are compared. The server
+counts from the moment at which it began to create that object, which is earlier; so it stops acknowledging before a
+standby takes over.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.journal_state import has_journal_state
 from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
 from forebay.store.journal import JournalGone, JournalObject, open_journal
-from forebay.store.journal_format import EpochBegan
+from forebay.store.journal_format import EpochBegan, EpochEnded
 from forebay.store.objects import ObjectStore
 from forebay.store.opening import open_store
 
@@ -63,6 +64,7 @@ class Standby:
             self._directory.close()
             raise
         self._lease_ms = 0
+        self._has_ended = False
         self._seen = clock.monotonic()
         self._next_save = 0.0
         self._stops = threads.event()
@@ -132,11 +134,17 @@ class Standby:
         for each in found.index.entries:
             if isinstance(each.entry, EpochBegan):
                 self._lease_ms, self.holder = each.entry.lease_ms, each.entry.holder
+                self._has_ended = False
                 _LOGGER.info("standing by for %s (%s)", self.holder, each.entry.reason)
+            elif isinstance(each.entry, EpochEnded):
+                _LOGGER.info("%s ended: %s", self.holder, each.entry.reason)
+                self._has_ended = True
 
     def _lease_has_ended(self) -> bool:
         if self._follower is None:
             return True  # the server takes the store over or learns that it may not
+        if self._has_ended:
+            return True
         idle_ms = (self._clock.monotonic() - self._seen) * 1000
         return self._lease_ms > 0 and idle_ms > self._lease_ms
 

@@ -43,6 +43,7 @@ class EntryKind(StrEnum):
     """What an entry says; the words of the index."""
 
     EPOCH = "epoch"
+    END = "end"
     CHECKPOINT = "checkpoint"
     LOG = "log"
     CUT = "cut"
@@ -59,6 +60,13 @@ class EpochBegan:
     holder: str
     reason: str
     lease_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnded:
+    """The server writes nothing more in this epoch: another one need not wait for its lease."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +130,17 @@ class Removed:
     name: str
 
 
-Entry = EpochBegan | JournalCheckpoint | LogGrew | LogCut | MetadataImage | MetadataChanged | FileWritten | Removed
+Entry = (
+    EpochBegan
+    | EpochEnded
+    | JournalCheckpoint
+    | LogGrew
+    | LogCut
+    | MetadataImage
+    | MetadataChanged
+    | FileWritten
+    | Removed
+)
 
 
 class Payload(NamedTuple):
@@ -280,6 +298,8 @@ def _document(entry: Entry) -> dict[str, Any]:
     match entry:
         case EpochBegan(holder, reason, lease_ms):
             return {"kind": EntryKind.EPOCH, "holder": holder, "reason": reason, "lease_ms": lease_ms}
+        case EpochEnded(reason):
+            return {"kind": EntryKind.END, "reason": reason}
         case JournalCheckpoint(image, needed_from, deleted_until):
             return {
                 "kind": EntryKind.CHECKPOINT, "image": image, "needed_from": needed_from,
@@ -308,6 +328,8 @@ def _entry(document: Mapping[str, Any], name: str) -> Entry:
     match document["kind"]:
         case EntryKind.EPOCH:
             return EpochBegan(document["holder"], document["reason"], document["lease_ms"])
+        case EntryKind.END:
+            return EpochEnded(document["reason"])
         case EntryKind.CHECKPOINT:
             return JournalCheckpoint(document["image"], document["needed_from"], document["deleted_until"])
         case EntryKind.LOG:

@@ -378,6 +378,22 @@ def test_a_standby_takes_over_when_the_lease_ends_and_the_server_has_stopped_bef
     assert rows(new, "fluss.kv") == [{"id": 1, "v": "stored"}, {"id": 2, "v": "stored, too"}]
 
 
+def test_a_standby_takes_over_at_once_from_a_server_that_is_stopped(start: Start, tmp_path: Path) -> None:
+    old = start("old", lease="1 h")
+    old.create_table("fluss.kv", KV, primary_key="id").upsert([{"id": 1, "v": "x"}])
+    standby = Standby(LocalFileSystem(), str(tmp_path / "standby"), open_store(str(tmp_path / "store")))
+    with ThreadPoolExecutor(1) as pool, ExitStack() as pool_end:
+        ended = pool.submit(standby.wait)
+        pool_end.callback(standby.stop)
+        until(lambda: standby.holder, "it follows")
+        assert not ended.done()
+        old.close()
+        assert ended.result(PATIENCE)
+    assert rows(start("standby"), "fluss.kv") == [{"id": 1, "v": "x"}]
+    with pytest.raises(Conflict, match="another server has taken over"):
+        start("old")
+
+
 def test_a_standby_that_is_stopped_serves_nothing_and_goes_on_later(start: Start, tmp_path: Path) -> None:
     old = start("old", lease="1 h")
     old.create_table("fluss.kv", KV, primary_key="id").upsert([{"id": 1, "v": "x"}])

@@ -36,7 +36,7 @@ from forebay.server.journal.uploader import JournalUploader
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.store.journal import Fenced, JournalWriter
-from forebay.store.journal_format import JournalCheckpoint, MetadataImage
+from forebay.store.journal_format import EpochEnded, JournalCheckpoint, MetadataImage
 from forebay.store.objects import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ _RENEWAL_SHARE, _LEASE_SHARE = 0.25, 0.9
 _READ_BYTES = 1 << 20
 
 _ASKED_SECONDS, _ASKED_OBJECTS = 1.0, 4
-"""A server looks whether it is asked after this time, if it has created so many objects meanwhile: one that creates
-fewer can be fenced without."""
+"""A server looks whether it is asked when it renews its lease, and after this time if it has created so many objects
+meanwhile: one that creates fewer can be fenced without."""
 
 
 class StoreSettings(NamedTuple):
@@ -239,7 +239,9 @@ class ServerJournal:
 
     def _look(self, writer: JournalWriter, now: float) -> None:
         """End if another server waits to take over."""
-        if now < self._looked + _ASKED_SECONDS or writer.number < self._looked_number + _ASKED_OBJECTS:
+        if now < self._looked + self._renewal_seconds and (
+            now < self._looked + _ASKED_SECONDS or writer.number < self._looked_number + _ASKED_OBJECTS
+        ):
             return
         self._looked, self._looked_number = now, writer.number
         try:
@@ -247,7 +249,15 @@ class ServerJournal:
         except StorageFailure:
             return  # looked for again
         if is_asked:
+            self._end_epoch("another server has asked for the store")
             raise Fenced(f"another server has asked for the store {self.store.location}")
+
+    def _end_epoch(self, reason: str) -> None:
+        """Tell a standby that it need not wait for the end of the lease."""
+        try:
+            self._writer.write([(EpochEnded(reason), None)])
+        except StorageFailure as e:
+            _LOGGER.info("a standby takes over when the lease ends: %s", e)
 
     def _run(self, on_fenced: Callable[[], None]) -> None:
         uploader = self._uploader
@@ -263,6 +273,8 @@ class ServerJournal:
                     failing_since = None
                     if self.gate is not None:
                         self.gate.stored(uploader.stored_count)
+                if is_last:
+                    self._end_epoch("the server was stopped")
                 self._save_state_if_due(is_last=is_last)
                 if not is_last and uploader.checkpoints is not None and uploader.checkpoints.delete_due():
                     self._wake.set()
