@@ -239,7 +239,7 @@ class Coverage:
         """The tests that run the lines of a mutant, those that run the fewest other lines first.
 
         For a line that runs when the module is imported, or only in threads and processes that are not measured (those
-        of gRPC, a command line): the tests that run anything of the module.
+        of gRPC, a command line): the tests that run anything of the module, or all tests of its package.
         """
         found: set[str] = set()
         users: set[str] = set()
@@ -252,6 +252,9 @@ class Coverage:
         # Module-level lines have no tests either, if the module was imported before the measurement.
         if found <= {""}:
             found = users
+        if found <= {""}:
+            found = {test for folder in folders_of(mutant.module) for data, _ in self._data[folder]
+                     for test in data.measured_contexts()}  # fmt: skip
         found.discard("")
         return sorted(found, key=lambda test: (self._sizes[test], test))[:TESTS_MAX]
 

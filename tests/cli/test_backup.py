@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,22 @@ def test_a_running_server_is_copied_as_of_one_moment(
         assert copy.table("fluss.log").scan().to_arrow().to_pylist() == [{"id": 7}, {"id": 8}]
         assert copy.admin.committed_version("job") == 1
         assert copy.list_tables("fluss") == ["keyed", "log"]
+
+
+def test_each_file_and_folder_of_a_copy_is_synced(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = set()
+    fsync = os.fsync
+
+    def noticed(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noticed)
+    assert main(["backup", "--data-dir", str(data), str(tmp_path / "copy")]) == 0
+    copied = [path for path in data.rglob("*") if (tmp_path / "copy" / path.relative_to(data)).exists()]
+    assert len(copied) > 10
+    names = {path.relative_to(data) for path in copied}
+    assert names <= {Path(*path.relative_to(tmp_path).parts[1:]) for path in synced if path.is_relative_to(tmp_path)}
 
 
 def test_what_is_no_data_directory_is_not_copied(

@@ -327,6 +327,20 @@ def test_offsets_that_the_server_has_forgotten_follow_from_the_rows(
     assert len(any_lake.check_complete(table)) == 7
 
 
+def test_a_bucket_without_undone_rows_is_not_taken_for_one_that_is_ahead(
+    iceberg_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_snapshots, "HISTORY_KEPT", 0)
+    table = iceberg_lake.create("t", SCHEMA, buckets=2, bucket_keys=["k"])
+    snapshots = []
+    for keys in ([1, 2, 3, 4], [1], [1]):  # one bucket gets rows in the first round alone
+        fill(table, *keys)
+        snapshots.append(iceberg_lake.tier(table).snapshot_id)
+    undo(iceberg_lake, table, snapshots[0])
+    iceberg_lake.tier(table)
+    assert len(iceberg_lake.check_complete(table)) == 6
+
+
 def test_rows_in_files_without_statistics_do_not_come_twice(
     iceberg_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
