@@ -66,6 +66,7 @@ JUDGES = {
     "metadata": ("metadata", "codec", "server", "client"),
     "lakes": ("lake", "unionread", "console"),
     "inprocess": ("cli", "client"),
+    "server": ("server", "client"),
     "cli": ("cli", "paimon/cli", "tiering", "verify", "moving"),
     "debezium": ("ingest",),
     "fs": ("fs", "log", "kv", "server"),

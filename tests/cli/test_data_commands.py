@@ -125,6 +125,16 @@ def test_ddl_that_is_not_understood_is_shown(ddl: str, said: str) -> None:
         parse_ddl(ddl)
 
 
+def test_arguments_say_what_a_list_of_columns_does_not(shop: Shop, place: Any) -> None:
+    shop.run("create", "cli.listed", "--columns", "id BIGINT, v STRING, day STRING", "--primary-key", "id,day",
+             "--partitioned-by", "day", "--bucket-key", "id", "--buckets", "3", "--comment", "mine",
+             "-D", "team=blue")  # fmt: skip
+    info = place.table("cli.listed").info
+    assert (info.schema.primary_key, info.descriptor.partition_keys) == (("id", "day"), ("day",))
+    assert (info.descriptor.bucket_keys, info.bucket_count, info.descriptor.comment) == (("id",), 3, "mine")
+    assert info.descriptor.custom_properties == {"team": "blue"}
+
+
 @pytest.mark.parametrize("ending", ["json", "parquet", "arrow", "csv"])
 def test_a_table_survives_a_file_and_back(items: Shop, place: Any, ending: str) -> None:
     rows = ROWS

@@ -55,6 +55,7 @@ def test_a_table_shows_path_columns_keys_buckets_and_properties(make_table: Make
     told = " ".join(cells.texts)
     for text in (
         str(table.path),
+        "primary-key table",
         "DATE",
         "BIGINT",
         "3 in each partition",
@@ -83,6 +84,7 @@ def test_nothing_that_users_named_is_taken_for_html() -> None:
         ),
     )
     cells = Cells(table_html(info))
+    assert "log table" in " ".join(cells.texts)
     assert cells.tags == {"div", "b", "i", "table", "tr", "th", "td"}
     assert cells.texts.count(nasty) == 4
 

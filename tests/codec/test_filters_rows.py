@@ -227,6 +227,9 @@ def test_normalized_filters_hold_python_values():
         (-(2**31), types.date(), pa.scalar(-(2**31)).cast(pa.int32()).cast(pa.date32())),
         (1, types.time(9), pa.scalar(1).cast(pa.time64("ns"))),
         (5, types.time(0), dt.time(0, 0, 5)),
+        (0, types.time(3), dt.time(0)),
+        (86_399_999, types.time(3), dt.time(23, 59, 59, 999_000)),
+        (86_400_000, types.time(3), pa.scalar(86_400_000).cast(pa.int32()).cast(pa.time32("ms"))),
         (None, types.date(), None),
     ],
 )

@@ -317,3 +317,26 @@ def test_an_engine_that_cannot_be_opened_leaves_no_file_open_or_mapped(
     files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
     files += Path("/proc/self/maps").read_text().split()
     assert [file for file in files if file.startswith(f"{tmp_path}/")] == [], held
+
+
+class WritesWhenClosed(MemoryEngine):
+    """An engine whose last write comes with its end."""
+
+    def __init__(self, fs: FaultyFileSystem, folder: str) -> None:
+        super().__init__()
+        self._fs, self._folder = fs, folder
+
+    def close(self) -> None:
+        file = self._fs.open_append(names.join(self._folder, "last"))
+        file.append([b"words"])
+        file.close()
+
+
+def test_what_an_engine_writes_when_it_is_closed_survives_a_power_failure() -> None:
+    fs = FaultyFileSystem(random.Random(1))
+    folder = KvFolder(fs, "/bucket")
+    engine = folder.open_engine(lambda path: WritesWhenClosed(fs, str(path)), witnessed(BOOT))
+    folder.close_engine(engine)
+    after = fs.crash()
+    assert after.read_bytes("/bucket/db/last") == b"words"
+    assert KvFolder(after, "/bucket").is_trusted(witnessed(OTHER))

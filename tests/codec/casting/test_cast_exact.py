@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import InvalidRequest
+from forebay.codec.casting.arrays import CastError
 from forebay.codec.casting.conform import conform_array
 
 TEXT_TO_LONG = pa.map_(pa.string(), pa.int64())
@@ -46,3 +47,7 @@ def test_parts_of_nested_columns_are_cast(values: list[Any], source: pa.DataType
     made = conform_array(pa.array(values, source), target, "c", False)
     made.validate(full=True)
     assert (made.type, made.to_pylist()) == (target, values)
+
+
+def test_a_value_that_does_not_fit_says_why() -> None:
+    assert str(CastError("a.b", "'x' does not fit INT", 3)) == "'x' does not fit INT"

@@ -310,3 +310,12 @@ def test_settings_that_were_used_can_be_pickled(tmp_path: Path) -> None:
     received = pickle.loads(pickle.dumps(settings))
     assert received == settings
     assert received.key_layout.encode(pa.table({"id": [7]})) == row
+
+
+@pytest.mark.parametrize(
+    ("keys", "level", "compression"), [(["id"], 0, "lz4"), (["id"], 1, "zstd"), (["id"], 5, "snappy"), ([], 0, "zstd")]
+)
+def test_options_by_level_are_those_of_tables_with_a_key(keys: list[str], level: int, compression: str) -> None:
+    options = {"bucket": "1", "bucket-key": "id", "file.compression.per.level": "0:lz4,5:snappy"}
+    schema = new_schema(COLUMNS, primary_keys=keys, options=options)
+    assert FileSettings.of(schema, CoreOptions(schema.options), level).compression == compression
