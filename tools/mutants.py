@@ -67,7 +67,7 @@ JUDGES = {
     "lakes": ("lake", "unionread", "console"),
     "inprocess": ("cli", "client"),
     "server": ("server", "client"),
-    "cli": ("cli", "paimon/cli", "tiering", "verify", "moving"),
+    "cli": ("cli", "paimon/cli", "tiering", "verify", "moving", "flight"),
     "debezium": ("ingest",),
     "fs": ("fs", "log", "kv", "server"),
     "hive": ("paimon/catalog",),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from forebay.base.errors import Conflict, LimitExceeded, Unavailable
 from forebay.flight.sessions import ClientSession, Expiring, Sessions
 from forebay.flight.statements import Limits, Statements, StoredStatement
 from forebay.query.run import Description
+from tests.patience import PATIENCE
 
 NOTHING = Description(pa.schema([]), pa.schema([]), False)
 
@@ -122,6 +125,32 @@ def test_a_statement_that_waits_for_its_turn_does_not_begin_when_the_endpoint_st
     with pytest.raises(Unavailable, match="the endpoint is stopping"):
         endpoint.run(endpoint.kept())
     assert endpoint.executions == []
+
+
+def test_a_statement_that_waits_is_told_at_once_that_the_endpoint_stops(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = threading.Event()
+    wait_for = endpoint.statements._turn.wait_for
+
+    def waiting(*given: Any) -> bool:
+        waits.set()
+        return wait_for(*given)
+
+    def run_another(_: FakeExecution) -> FakeResult:
+        monkeypatch.setattr(endpoint.statements._turn, "wait_for", waiting)
+        monkeypatch.setattr(endpoint.statements, "_limits", Limits(queries_max=1, wait_seconds=3600))
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(endpoint.run, endpoint.kept())
+            assert waits.wait(PATIENCE)
+            with endpoint.statements._turn:  # it waits: its lock is free
+                pass
+            endpoint.statements.stop_all()
+            with pytest.raises(Unavailable, match="the endpoint is stopping"):
+                other.result(PATIENCE)
+        return FakeResult()
+
+    endpoint.run(endpoint.kept(), run_another)
 
 
 # ---- sessions -------------------------------------------------------------------------------------------------------

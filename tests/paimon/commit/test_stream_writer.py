@@ -189,8 +189,9 @@ def test_giving_up_never_deletes_what_another_has_committed(tmp_path: Path) -> N
     assert rows(open_table(tmp_path / "t")) == expected(range(1))
 
 
+@pytest.mark.parametrize("hand_over", [False, True])
 def test_rows_keep_their_order_when_a_compaction_is_lost_between_two_prepared_commits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hand_over: bool
 ) -> None:
     """What comes later has the greater sequence numbers, though nothing in between is committed yet."""
     root = tmp_path / "t"
@@ -200,7 +201,7 @@ def test_rows_keep_their_order_when_a_compaction_is_lost_between_two_prepared_co
         prepared = {}
         for number in range(6):
             writer.upsert([{"id": i, "v": number} for i in range(3)])
-            prepared[number] = writer.prepare()
+            prepared[number] = writer.prepare(hand_over=hand_over)
             if number > 1:
                 writer.commit(number - 2, prepared[number - 2])
         for number in (4, 5):
