@@ -14,10 +14,15 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import coverage
 import pytest
+
+SETUP_SECONDS = 60.0
+"""How much longer the preparation of a test may take: it may be the first one that needs a server that many share, such
+as a Hive metastore, whose start was measured as a part of another test."""
 
 _FAILED = os.environ.get("MUTANTS_FAILED")
 _COVERAGE = os.environ.get("MUTANTS_COVERAGE")
@@ -40,13 +45,32 @@ def pytest_configure() -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if _measured is not None:
         _measured.switch_context(item.nodeid)
-    if item.nodeid not in _limits:
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with _watched(item, SETUP_SECONDS):
         return (yield)
-    watchdog = threading.Timer(_limits[item.nodeid], _end, [item.nodeid])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with _watched(item):
+        return (yield)
+
+
+@contextmanager
+def _watched(item: pytest.Item, more_seconds: float = 0.0) -> Iterator[None]:
+    """End the process if the test takes longer than its limit."""
+    if item.nodeid not in _limits:
+        yield
+        return
+    watchdog = threading.Timer(_limits[item.nodeid] + more_seconds, _end, [item.nodeid])
     watchdog.daemon = True
     watchdog.start()
     try:
-        return (yield)
+        yield
     finally:
         watchdog.cancel()
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from forebay.cli.compact import _Reporter
 from forebay.cli.main import main
+from forebay.paimon.compaction_service import CompactionRun
 from forebay.paimon.table import Table
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
 from tests.patience import PATIENCE
@@ -98,6 +100,17 @@ def test_a_job_shows_what_it_is_at_on_a_terminal_and_only_what_it_has_done_elsew
     assert "compacting; stop it with Ctrl-C or SIGTERM\n" in out
     assert ("┏━━" in out) == terminal
     assert out.splitlines()[-1].split()[0] == "db.a"
+
+
+def test_a_job_says_what_failed_and_not_that_nothing_was_due(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = _Reporter(as_json=False)
+    reporter.watched(CompactionRun("db.idle"))
+    reporter.watched(CompactionRun("db.broken", error="a file is missing"))
+    reporter.watched(CompactionRun("db.done", 7, 5, 1))
+    printed = capsys.readouterr()
+    assert printed.err == "forebay: db.broken: a file is missing\n"
+    assert printed.out.startswith("compacted 5 files of db.done into 1: snapshot 7")
+    assert "idle" not in printed.out
 
 
 def test_a_warehouse_without_tables_has_nothing_to_compact(tmp_path: Path, typed) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.kv.merge_plans import may_refuse_merges
 from forebay.metadata import types
 from forebay.metadata.merge_engines import INTEGER_OVERFLOW
 from forebay.metadata.table import AggregateFunction, Column
@@ -208,3 +209,26 @@ def test_a_partial_delete_clears_its_columns_and_the_last_one_removes_the_row(tm
         bucket.put([{"id": 1}], [True], targets=("id", name))
     assert bucket.rows == {}
     bucket.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "of", "refuses", "when_it_wraps"),
+    [
+        ("last_value", types.bigint(), False, False),
+        ("max", types.bigint(), False, False),
+        ("listagg", types.string(), True, True),
+        ("rbm64", types.bytes_(), True, True),
+        ("sum", types.bigint(), True, False),
+        ("product", types.int_(), True, False),
+        ("sum", types.decimal(10, 2), True, True),
+        ("sum", types.double(), False, False),
+    ],
+)
+def test_which_functions_may_refuse_a_put_for_what_is_there(
+    function: str, of: types.DataType, refuses: bool, when_it_wraps: bool
+) -> None:
+    columns = [Column("id", types.int_()), Column("v", of, aggregate=AggregateFunction(function))]
+    for options, expected in (({}, refuses), (WRAPS, when_it_wraps)):
+        info = FakeTable({**ENGINE, **options}, columns).info
+        assert may_refuse_merges(info) is expected
+    assert not may_refuse_merges(FakeTable({}, columns).info)
