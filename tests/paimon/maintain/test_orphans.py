@@ -326,3 +326,17 @@ def test_rolled_back_data_is_orphaned(tmp_path: Path) -> None:
     assert any("/data-" in p for p in done.files)
     assert rows(open_table(root)) == [(i, i) for i in range(3)]
     assert files_of(root) >= referenced(root)
+
+
+def test_orphans_come_in_the_order_of_their_paths_whatever_the_order_of_a_listing(tmp_path: Path) -> None:
+    lake(tmp_path / "t")
+    lost = {str(tmp_path / "t" / name) for name in add_orphans(tmp_path / "t")}
+    age(tmp_path / "t")
+
+    class Shuffled(LocalFileIO):
+        def list(self, path: str) -> list[FileStatus]:
+            return sorted(super().list(path), key=lambda status: status.path, reverse=True)
+
+    for dry_run in (True, False):
+        io = Shuffled() if dry_run else FAST
+        assert open_table(tmp_path / "t", io).remove_orphan_files(dry_run=dry_run).files == sorted(lost)

@@ -34,6 +34,7 @@ class Orphans:
     """The files that were, or with a dry run would be, deleted."""
 
     files: list[str] = field(default_factory=list)
+    """Their paths, in order."""
     bytes: int = 0
     dry_run: bool = False
 
@@ -77,7 +78,7 @@ class OrphanRemoval:
         branches = {b.paths.branch: b for b in branches_of(self._table)}
         for branch in branches.values():
             roots.add(branch)
-        candidates = []
+        candidates: list[FileStatus] = []
         for listed, status in enumerate(self._candidates(list(branches.values()))):
             if status.modified_ms is not None and status.modified_ms < limit:
                 candidates.append(status)
@@ -87,6 +88,7 @@ class OrphanRemoval:
         for branch in branches.values():
             roots.add(branch)
             self._check_history(branch, roots)
+        candidates.sort(key=lambda status: status.path)  # a directory has no order of its own
         steps = len(roots.snapshots) + len(roots.tags) + len(candidates)
         references = self._needed(roots, steps)
         orphans = Orphans(dry_run=dry_run)
