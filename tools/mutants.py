@@ -254,8 +254,9 @@ class Coverage:
         if found <= {""}:
             found = users
         if found <= {""}:
-            found = {test for folder in folders_of(mutant.module) for data, _ in self._data[folder]
-                     for test in data.measured_contexts()}  # fmt: skip
+            measured = (each for folder in folders_of(mutant.module) for each in self._data[folder])
+            of_package = set[str]().union(*(files for _, files in measured))
+            found = {test for test in self._sizes if _file_of(test) in of_package}
         found.discard("")
         return sorted(found, key=lambda test: (self._sizes[test], test))[:TESTS_MAX]
 

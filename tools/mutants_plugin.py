@@ -42,14 +42,9 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     if _measured is not None:
         _measured.switch_context(item.nodeid)
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     with _watched(item, SETUP_SECONDS):
         return (yield)
 
@@ -60,9 +55,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    with _watched(item):
+        return (yield)
+
+
 @contextmanager
 def _watched(item: pytest.Item, more_seconds: float = 0.0) -> Iterator[None]:
-    """End the process if the test takes longer than its limit."""
+    """End the process if a phase of the test takes longer than its limit."""
     if item.nodeid not in _limits:
         yield
         return
