@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.ambient import ManualClock, SeededIds
-from forebay.base.errors import Conflict, LimitExceeded, Unavailable
+from forebay.base.errors import Conflict, LimitExceeded, NotFound, Unavailable
 from forebay.flight.sessions import ClientSession, Expiring, Sessions
 from forebay.flight.statements import Limits, Statements, StoredStatement
 from forebay.query.run import Description
@@ -151,6 +151,17 @@ def test_a_statement_that_waits_is_told_at_once_that_the_endpoint_stops(
         return FakeResult()
 
     endpoint.run(endpoint.kept(), run_another)
+
+
+def test_a_statement_is_closed_by_its_owner_alone_and_an_unknown_one_by_nobody(endpoint: Endpoint) -> None:
+    handle = endpoint.kept()
+    stranger: Any = SimpleNamespace(owner="stranger")
+    endpoint.statements.forget(stranger, handle)
+    assert endpoint.statements.statement(endpoint.session, handle).owner == "u"
+    endpoint.statements.forget(endpoint.session, handle)
+    with pytest.raises(NotFound, match="this statement is unknown"):
+        endpoint.statements.statement(endpoint.session, handle)
+    endpoint.statements.forget(endpoint.session, handle)
 
 
 # ---- sessions -------------------------------------------------------------------------------------------------------
