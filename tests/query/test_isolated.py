@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ import pytest
 
 import forebay.paimon
 from forebay.base import threads
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import InvalidRequest, LimitExceeded, NotFound, OutcomeUnknown, Unavailable
 from forebay.base.host import resident_bytes
-from forebay.query.isolated import StatementLimits, StatementProcesses
+from forebay.query.frames import CANCELLED
+from forebay.query.isolated import IsolatedExecution, StatementLimits, StatementProcesses, _Process
 from forebay.query.run import CLOSED_IN, SqlDatabase
 from tests.patience import PATIENCE, until
 
@@ -45,6 +47,21 @@ def processes() -> Iterator[StatementProcesses]:
 def rows(processes: StatementProcesses, database: SqlDatabase, text: str, *parameters: object) -> list[Any]:
     with processes.execution(database, settings=CLOSED_IN).run(text, parameters) as result:
         return [tuple(row.values()) for batch in result for row in batch.to_pylist()]
+
+
+def ended(execution: IsolatedExecution, text: str) -> Callable[[], None]:
+    """Runs a statement that is cancelled."""
+
+    def run() -> None:
+        with pytest.raises(InvalidRequest, match=CANCELLED):
+            execution.run(text)
+
+    return run
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_statement_reads_and_writes_tables(processes: StatementProcesses, database: SqlDatabase) -> None:
@@ -130,6 +147,38 @@ def test_a_statement_that_takes_too_long_is_ended(database: SqlDatabase) -> None
         pytest.raises(LimitExceeded, match=r"more than 0\.2 seconds \(--query-timeout\)"),
     ):
         rows(processes, database, ENDLESS)
+
+
+def test_a_cancelled_statement_ends_by_itself(database: SqlDatabase) -> None:
+    with closing(StatementProcesses(StatementLimits(1), ManualClock())) as processes:  # whose patience never ends
+        assert rows(processes, database, "SELECT 1") == [(1,)]
+        (process,) = processes._idle
+        before = cpu_seconds(process._child.pid)
+        execution = processes.execution(database)
+        running = threads.thread(ended(execution, ENDLESS), name="running")
+        running.start()
+        until(lambda: cpu_seconds(process._child.pid) > before + 0.5)
+        execution.cancel()
+        running.join(PATIENCE)
+        assert not running.is_alive()
+
+
+def test_a_statement_that_is_cancelled_while_its_process_starts_is_not_begun(
+    database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(StatementProcesses(StatementLimits(1), ManualClock())) as processes:
+        execution = processes.execution(database)
+        wait = _Process.wait_until_ready
+
+        def cancelled_meanwhile(process: _Process) -> None:
+            wait(process)
+            execution.cancel()
+
+        monkeypatch.setattr(_Process, "wait_until_ready", cancelled_meanwhile)
+        running = threads.thread(ended(execution, ENDLESS), name="running")
+        running.start()
+        running.join(PATIENCE)
+        assert not running.is_alive()
 
 
 def test_a_process_that_dies_is_replaced(processes: StatementProcesses, database: SqlDatabase) -> None:

@@ -338,12 +338,13 @@ class IsolatedExecution:
         process = self._processes.take()
         with self._lock:
             self._process = process
-            is_cancelled = self._is_cancelled
         process.wait_until_ready()
-        if is_cancelled:
-            raise InvalidRequest(CANCELLED)
-        self._processes.limit(process, _DESCRIBE_SECONDS if describe else self._processes.limits.seconds)
-        process.send(Kind.RUN, pickle.dumps(request))
+        with self._lock:  # `cancel` comes before, or finds a process that has the statement
+            if self._is_cancelled:
+                self._has_ended = self._is_usable = True
+                raise InvalidRequest(CANCELLED)
+            self._processes.limit(process, _DESCRIBE_SECONDS if describe else self._processes.limits.seconds)
+            process.send(Kind.RUN, pickle.dumps(request))
         while True:
             kind, payload = self._received(process)
             if kind == Kind.HEAD:
