@@ -182,6 +182,16 @@ def test_a_full_store_refuses_new_keys_and_takes_new_values_of_its_own() -> None
     assert [kept.get(key) for key in "abc"] == [3, 2, None]
 
 
+def test_what_is_kept_expires_after_its_time_and_not_at_it() -> None:
+    clock = ManualClock()
+    kept = Expiring[int](clock, 60, 2, "statements", "--statements-max")
+    kept.put("a", 1)
+    clock.advance(60)
+    assert (kept.expired(), kept.get("a")) == ([], 1)
+    clock.advance(60.001)
+    assert (kept.get("a"), kept.expired(), len(kept)) == (None, [1], 0)
+
+
 def test_options_of_two_calls_at_once_with_a_new_cookie_are_both_kept() -> None:
     of = sessions()
     _, answer = of.of_headers({})
