@@ -68,6 +68,7 @@ class FailingFileIO:
         self._fail_number, self._fail_after = fail_number, fail_after
         self._operations = operations
         self._crashed = False
+        self._begun: list[object] = []
         self._lock = threading.Lock()
 
     @property
@@ -129,6 +130,8 @@ class FailingFileIO:
         if after is not None:
             if operation == "open_input":  # the caller never gets the file, so cannot close it
                 getattr(result, "close", lambda: None)()
+            if operation == "open_output":  # what was begun lies there, and not only until the garbage is collected
+                self._begun.append(result)
             self._fail(after, operation, path)
         return result
 
