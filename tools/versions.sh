@@ -4,7 +4,8 @@
 # lowest, newest: most tests, with the lowest or newest versions of the dependencies. smoke: in a minute or two of CPU,
 # server, client, transactions, a simulation and a lake, with kernels that are compiled quickly; this is a part of CI.
 # A Python that is not on the machine is taken from Debian (tools/debian_python.py); what cannot be had or installed is
-# named and left out. Everything is made in a temporary folder: a copy of the sources, environments, uv.
+# named and left out, which is an error if it alone was asked for. Everything is made in a temporary folder: a copy of
+# the sources, environments, uv.
 set -u
 all="tests/api tests/codec tests/kv tests/lake tests/paimon tests/unionread tests/client tests/server tests/spark/test_spark_reading.py tests/spark/test_spark_native.py"
 smoke="tests/docs/test_first_block.py tests/codec/rows/test_rows.py tests/client/test_transactions.py tests/client/writing/test_write.py tests/client/lookups/test_lookup.py tests/server/storage/test_open_buckets.py tests/simulation/test_whole_server.py tests/paimon/test_table.py tests/paimon/test_table_engines.py tests/unionread/test_union_read.py"
@@ -26,7 +27,7 @@ mkdir "$root/src"
     xargs -0 tar cf - | tar xf - -C "$root/src"
 cd "$root/src" || exit 1
 
-results="" failed=0
+results="" failed=0 ran=0
 # result PAIR TEXT: what the table at the end says.
 result() { results="$results$1|$2
 "; printf '\n== %s: %s\n' "$1" "$2"; }
@@ -67,6 +68,7 @@ for pair in "$@"; do
     printf '\n== %s\n' "$pair"
     "$uv" pip freeze --python "$env/bin/python" | tr '\n' ' '
     echo
+    ran=1
     # shellcheck disable=SC2086 # the folders are words
     if "$env/bin/python" -m pytest $tests -m "not slow and not foreign" --timeout 600 >"$root/out.txt" 2>&1; then
         result "$pair" "$(tail -n 1 "$root/out.txt")"
@@ -78,4 +80,5 @@ for pair in "$@"; do
     fi
 done
 printf '\n== all\n%s' "$results"
+[ $ran = 1 ] || [ $# -gt 1 ] || failed=1
 exit $failed

@@ -352,12 +352,12 @@ def _tests() -> Iterator[Trial]:
             tests=True,
             prepare=pip(needed),
         )
-    for name, own, minutes in (
-        ("properties", (), 60),
-        ("examples", ("examples",), 4),
-        ("versions", ("tools/versions.sh",), 40),
-    ):
+    for name, own, minutes in (("properties", (), 60), ("examples", ("examples",), 4)):
         yield Trial(name, ["make", name], vouches=EVERYTHING, own=own, minutes=minutes)
+    script = "tools/versions.sh"
+    for pair in ("3.11:lowest", "3.11:newest", "3.12:newest", "3.13:newest", "3.14:newest"):
+        name = f"versions.{pair.replace(':', '-')}"
+        yield Trial(name, [script, pair], vouches=EVERYTHING, own=(script,), minutes=20)
 
 
 TRIALS = (*_simulation(), *_kills(), *_damage_and_clients(), *_lakes(), *_pipelines(), *_tests())
