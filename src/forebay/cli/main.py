@@ -58,6 +58,7 @@ COMMANDS = {
     ),
     "convert-state": _Command("forebay.cli.convert_state", "convert states that earlier versions stored in RocksDB"),
     "restored": _Command("forebay.cli.restored", "record that a data directory was restored to an earlier state"),
+    "takeover": _Command("forebay.cli.takeover", "have the server that writes to a store end, and a standby take over"),
     "bench": _Command("forebay.cli.bench", "measure this machine: append, upsert, lookup, scan"),
     "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or continuously"),
     "iceberg": _Command("forebay.cli.iceberg", "inspect, compact and clean Iceberg tables"),

@@ -8,7 +8,7 @@ whoever creates it is the writer from then on. Earlier writers find their next n
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -103,18 +103,31 @@ def open_journal(store: ObjectStore, *, ids: IdSource = SYSTEM_IDS) -> bytes:
     return store_id
 
 
+def _highest(exists: Callable[[int], bool]) -> int:
+    """The highest number that exists, of those from 1 on without a gap; 0 if there is none."""
+    high = 1
+    while exists(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if exists(middle) else (low, middle)
+    return low
+
+
+def newest_object(store: ObjectStore) -> JournalObject | None:
+    """The last object of the journal; None if it has none. Makes about two requests for each doubling, too."""
+    first = _highest(lambda place: _exists(store, place * ANCHOR_EVERY)) * ANCHOR_EVERY
+    number = first + _highest(lambda place: _exists(store, first + place))
+    return JournalObject(store, number) if number else None
+
+
 def newest_checkpoint(store: ObjectStore) -> JournalCheckpoint | None:
     """The checkpoint of the newest anchor that has one; None if no anchor does: the journal is read from its start.
 
     Makes about two requests for each doubling of the number of anchors.
     """
-    high = 1
-    while _exists(store, high * ANCHOR_EVERY):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _exists(store, middle * ANCHOR_EVERY) else (low, middle)
+    low = _highest(lambda place: _exists(store, place * ANCHOR_EVERY))
     for place in range(low, 0, -1):
         for each in JournalObject(store, place * ANCHOR_EVERY).index.entries:
             if isinstance(each.entry, JournalCheckpoint):

@@ -50,8 +50,11 @@ _RENEWAL_SHARE, _LEASE_SHARE = 0.25, 0.9
 _READ_BYTES = 1 << 20
 
 _ASKED_SECONDS, _ASKED_OBJECTS = 1.0, 4
-"""A server looks whether it is asked when it renews its lease, and after this time if it has created so many objects
-meanwhile: one that creates fewer can be fenced without."""
+"""A server looks whether it is asked to end when it renews its lease, and after this time if it has created so many
+objects meanwhile: one that creates fewer can be fenced without."""
+
+_IDLE_LOOK_SECONDS = 10.0
+"""How often a server without a lease looks, for `forebay takeover`."""
 
 
 class StoreSettings(NamedTuple):
@@ -99,7 +102,7 @@ class ServerJournal:
         self._image = 0
         """The number of the object with the image that this epoch began with."""
         self._metadata: MetadataStore | None = None
-        self._renewal_seconds = _RENEWAL_SHARE * settings.lease_seconds or float("inf")
+        self._renewal_seconds = _RENEWAL_SHARE * settings.lease_seconds or _IDLE_LOOK_SECONDS
         self._looked, self._looked_number = 0.0, 0
         """When it was looked whether this server is asked to end, and at which object."""
 
@@ -234,7 +237,7 @@ class ServerJournal:
         more = uploader.upload(even_if_empty=now >= self._next_renewal)
         if writer.number > number:
             self._renew(self._began)
-            self._look(writer, now)
+        self._look(writer, now)
         return more
 
     def _look(self, writer: JournalWriter, now: float) -> None:
