@@ -11,10 +11,9 @@ import pytest
 import forebay
 from forebay.base.errors import ForebayError
 from forebay.cli.main import main
-from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
+from forebay.server.config import server_config
 from forebay.server.standby import Standby
-from forebay.store.opening import open_store
 from tests.patience import PATIENCE, until
 
 
@@ -39,7 +38,7 @@ def test_a_standby_takes_over_at_once(
     server: EmbeddedConnection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store"
-    standby = Standby(LocalFileSystem(), str(tmp_path / "new"), open_store(str(store)))
+    standby = Standby.of(server_config(tmp_path / "new", settings={"store": str(store)}))
 
     def take_over() -> EmbeddedConnection | None:
         return serving(tmp_path / "new", store, "1 h") if standby.wait() else None

@@ -235,8 +235,8 @@ def _run(world: World) -> None:
         while load.actors_left > 0 and not world.refused:
             sched.sleep(0.2)
         faults.heal()
-        if world.machines.standby is not None:
-            sched.kill(world.machines.standby)  # the checks look into the server, which has to be one and the same
+        for standby in world.machines.standbys:
+            sched.kill(standby)  # the checks look into the server, which has to be one and the same
         for _ in range(2):
             if world.is_stored and rng.random() < 0.5:
                 world.machines.lose()

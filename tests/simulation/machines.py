@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from forebay.base.errors import StorageFailure
 from forebay.server.config import server_config
 from forebay.server.standby import Standby
+from forebay.store.journal_format import EpochBegan
 from tests.simulation.disk import SimDatabaseFile, SimFileSystem, SimVfs
 from tests.simulation.scheduler import Process, SimClock
 
@@ -19,10 +20,11 @@ DATA = "/data"
 PORTS = (9123, 9124)
 MACHINES = 4
 """Addresses of machines: as many may be known to clients."""
+STANDBYS_MAX = 2
 
 
 class Machines:
-    """The machines of a world. All but the one with the server are formers, or that of a standby."""
+    """The machines of a world. All but the one with the server are formers, or those of standbys."""
 
     def __init__(self, world: World) -> None:
         self._world, self._sched, self._rng = world, world.sched, world.rng
@@ -30,7 +32,7 @@ class Machines:
         """The number of the machine on which the server runs."""
         self.formers: list[Process] = []
         """Servers from which another machine has taken over."""
-        self.standby: Process | None = None
+        self.standbys: list[Process] = []
 
     @property
     def ports(self) -> tuple[int, int]:
@@ -46,7 +48,7 @@ class Machines:
 
     def all_processes(self) -> list[Process]:
         """Those that are not the server."""
-        return [*self.formers, *([] if self.standby is None else [self.standby])]
+        return [*self.formers, *self.standbys]
 
     def lose(self) -> None:
         """End the machine for ever; a new one takes the store up."""
@@ -100,9 +102,11 @@ class Machines:
             self._trouble(process, why)
 
     def stand_by(self) -> None:
-        """Start a standby on another machine, unless there is one."""
-        if self.standby is None or self.standby.dead or not self.standby.tasks:
-            process = self.standby = Process("standby")
+        """Start a standby on another machine, unless there are two."""
+        self.standbys = [each for each in self.standbys if not each.dead and each.tasks]
+        if len(self.standbys) < STANDBYS_MAX:
+            process = Process("standby")
+            self.standbys.append(process)
             self._sched.spawn(process, self._stand_by, process, name="standby")
 
     def _stand_by(self, process: Process) -> None:
@@ -110,12 +114,14 @@ class Machines:
         assert store is not None
         vfs = SimVfs(f"sim-{id(self._world)}-{len(self._world.vfs)}", fs)
         self._world.vfs.append(vfs)
+        config = server_config(DATA, settings=self._world.settings)
         try:
             standby = Standby(
                 fs,
                 DATA,
                 store,
-                log_config=server_config(DATA, settings=self._world.settings).log_config,
+                EpochBegan(config.holder, "a standby takes over", round(config.lease_seconds * 1000)),
+                log_config=config.log_config,
                 clock=SimClock(self._sched, process),
                 ids=self._world.ids,
                 database_file=lambda path: SimDatabaseFile(path, vfs),

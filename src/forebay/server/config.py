@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -309,6 +310,9 @@ Listener and security settings are read by forebay.protocol.
 _LAKE_SETTING = re.compile(r"datalake\.([a-z]+)\.(.+)")
 _WITH_SECRETS = ("datalake.", "security.", "store.")
 """How the names of settings begin that may hold secrets."""
+_LEASE_SECONDS = 10.0
+"""`store.lease` where answers wait for the store."""
+
 _STORE_SETTING = re.compile(r"store\.(s3\..+)")
 _SHOWN = frozenset({BIND_LISTENERS, ADVERTISED_LISTENERS, PROTOCOL_MAP, SASL_MECHANISMS})
 """Settings that clients may see in addition to `SETTINGS`, also per role. All others may hold secrets."""
@@ -458,6 +462,18 @@ class ServerConfig:
         """The options of the store, such as `s3.endpoint`."""
         matches = {key: _STORE_SETTING.fullmatch(key) for key in self.settings}
         return {match[1]: self.settings[key] for key, match in matches.items() if match is not None}
+
+    @property
+    def lease_seconds(self) -> float:
+        """`store.lease`; 0 for none, which is the default where answers do not wait for the store."""
+        if self.value("store.lease") is not None:
+            return self.seconds("store.lease")
+        return _LEASE_SECONDS if self.value("store.durability") == "store" else 0.0
+
+    @property
+    def holder(self) -> str:
+        """What this server calls itself in its store."""
+        return f"{self.data_dir} on {socket.gethostname()}"
 
     @property
     def log_config(self) -> LogConfig:

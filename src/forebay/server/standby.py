@@ -3,13 +3,14 @@
 The lease ends when the server says so, as it does when it is stopped, or when the journal has got no object for its
 time, as this process's clock counts it from the moment at which it saw the last one. No clocks are compared. The server
 counts from the moment at which it began to create that object, which is earlier; so it stops acknowledging before a
-standby takes over.
+standby takes over. Of several standbys one creates the next object, and the others stand by for that one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
@@ -21,10 +22,11 @@ from forebay.log.config import LogConfig
 from forebay.server.config import ServerConfig
 from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.journal_state import has_journal_state
+from forebay.server.journal.taking_over import fence_once
 from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
 from forebay.store.journal import JournalGone, JournalObject, open_journal
 from forebay.store.journal_format import EpochBegan, EpochEnded
-from forebay.store.objects import ObjectStore
+from forebay.store.objects import ObjectMissing, ObjectStore
 from forebay.store.opening import open_store
 
 _LOGGER = logging.getLogger(__name__)
@@ -39,19 +41,29 @@ class Standby:
     """A data directory that follows the journal of a store, ready to become its server's."""
 
     def __init__(
-        self, fs: FileSystem, data_dir: str, store: ObjectStore,
+        self, fs: FileSystem, data_dir: str, store: ObjectStore, began: EpochBegan,
         *, log_config: LogConfig | None = None, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS,
         database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile,
     ) -> None:  # fmt: skip
-        """Raises `Conflict` if another process has the directory, or it is a server's or of another store."""
-        self._clock = clock
+        """`began`: how the epoch begins in which it takes over.
+
+        Raises `Conflict` if another process has the directory, or it is a server's or of another store.
+        """
+        self._fs, self._data_dir, self._began, self._clock, self._ids = fs, data_dir, began, clock, ids
         self._directory = DataDirectory.open(fs, data_dir)
+        self._lease_ms = 0
+        self._has_ended = False
+        self._seen = clock.monotonic()
+        self._next_save = 0.0
+        self._stops = threads.event()
+        self.holder = ""
+        """The server that writes to the store, as it calls itself; empty if none has yet."""
+        self._follower: JournalFollower | None = None
         try:
             # The directory of a server that was stopped may go on as one; it follows no other server.
-            self._follower: JournalFollower | None = None
             if not has_journal_state(fs, data_dir):
                 store_id = open_journal(store, ids=ids)
-                self._follower = JournalFollower(
+                follower = self._follower = JournalFollower(
                     fs,
                     self._directory,
                     store,
@@ -60,16 +72,13 @@ class Standby:
                     clock=clock,
                     database_file=database_file,
                 )
+                for number in (follower.newest_fence(), self.number):  # which are not read again
+                    with suppress(ObjectMissing):  # fences stay, others are deleted
+                        if number:
+                            self._see(JournalObject(store, number))
         except BaseException:
             self._directory.close()
             raise
-        self._lease_ms = 0
-        self._has_ended = False
-        self._seen = clock.monotonic()
-        self._next_save = 0.0
-        self._stops = threads.event()
-        self.holder = ""
-        """The server that writes to the store, as it calls itself; empty if none has yet."""
 
     @classmethod
     def of(cls, config: ServerConfig) -> Standby:
@@ -78,7 +87,8 @@ class Standby:
         if where is None:
             raise InvalidRequest("a standby follows the server that writes to a store: name it by -D store=...")
         store = open_store(where, config.store_options)
-        return cls(LocalFileSystem(), str(config.data_dir), store, log_config=config.log_config)
+        began = EpochBegan(config.holder, "a standby takes over", round(config.lease_seconds * 1000))
+        return cls(LocalFileSystem(), str(config.data_dir), store, began, log_config=config.log_config)
 
     @property
     def number(self) -> int:
@@ -90,15 +100,15 @@ class Standby:
         self._stops.set()
 
     def wait(self, on_progress: Callable[[], None] = lambda: None) -> bool:
-        """Follow the journal until the lease of its writer has ended; return whether it has, or `stop` was called.
+        """Follow the journal until this directory is its writer's; return whether it is, or `stop` was called.
 
-        The directory is released then: a server may be started on it, which takes the store over.
+        The directory is released then, and a server has to be started on it within its lease.
         """
         try:
             while not self._stops.is_set():
                 if self._follow():
                     on_progress()
-                elif self._lease_has_ended():
+                elif self._lease_has_ended() and self._fence():
                     return True
                 self._stops.wait(POLL_SECONDS)
             return False
@@ -141,12 +151,27 @@ class Standby:
                 self._has_ended = True
 
     def _lease_has_ended(self) -> bool:
-        if self._follower is None:
-            return True  # the server takes the store over or learns that it may not
-        if self._has_ended:
+        if self._follower is None or self._has_ended:
             return True
         idle_ms = (self._clock.monotonic() - self._seen) * 1000
         return self._lease_ms > 0 and idle_ms > self._lease_ms
+
+    def _fence(self) -> bool:
+        """Become the writer, unless another standby was faster; return whether the directory is a writer's."""
+        follower = self._follower
+        if follower is None:
+            return True  # the server takes the store over or learns that it may not
+        self._seen = self._clock.monotonic()
+        try:
+            if not fence_once(follower, self._fs, self._data_dir, self._began, self._clock, self._ids):
+                return False
+        except JournalGone:
+            raise
+        except StorageFailure as e:
+            _LOGGER.warning("it is not known who has taken over: %s", e)
+            return False
+        self._follower = None
+        return True
 
     def _close(self) -> None:
         try:

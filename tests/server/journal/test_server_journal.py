@@ -17,16 +17,16 @@ import pytest
 import forebay
 from forebay import Connection, Table
 from forebay.base.errors import Conflict, CorruptData, ForebayError, StorageFailure, Unavailable
-from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
+from forebay.server.config import server_config
 from forebay.server.handlers import offsets
 from forebay.server.journal.server_journal import ServerJournal
 from forebay.server.standby import Standby
+from forebay.store import journal as journal_module
 from forebay.store.directory import DirectoryStore
 from forebay.store.journal import JournalCursor, JournalWriter
-from forebay.store.opening import open_store
 from tests.patience import PATIENCE, until
 
 Start = Callable[..., EmbeddedConnection]
@@ -349,6 +349,10 @@ def test_a_write_is_not_acknowledged_by_a_server_that_was_fenced(start: Start) -
 # ---- standby --------------------------------------------------------------------------------------------------------
 
 
+def standing_by(tmp_path: Path, name: str) -> Standby:
+    return Standby.of(server_config(tmp_path / name, settings={"store": str(tmp_path / "store"), "store.lease": "1 h"}))
+
+
 def test_a_standby_takes_over_when_the_lease_ends_and_the_server_has_stopped_before(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,7 +360,7 @@ def test_a_standby_takes_over_when_the_lease_ends_and_the_server_has_stopped_bef
     kv = old.create_table("fluss.kv", KV, primary_key="id")
     kv.upsert([{"id": 1, "v": "stored"}])
     store(old)
-    standby = Standby(LocalFileSystem(), str(tmp_path / "standby"), open_store(str(tmp_path / "store")))
+    standby = standing_by(tmp_path, "standby")
     with ThreadPoolExecutor(1) as pool, ExitStack() as pool_end:
         ended = pool.submit(standby.wait)
         pool_end.callback(standby.stop)
@@ -381,7 +385,7 @@ def test_a_standby_takes_over_when_the_lease_ends_and_the_server_has_stopped_bef
 def test_a_standby_takes_over_at_once_from_a_server_that_is_stopped(start: Start, tmp_path: Path) -> None:
     old = start("old", lease="1 h")
     old.create_table("fluss.kv", KV, primary_key="id").upsert([{"id": 1, "v": "x"}])
-    standby = Standby(LocalFileSystem(), str(tmp_path / "standby"), open_store(str(tmp_path / "store")))
+    standby = standing_by(tmp_path, "standby")
     with ThreadPoolExecutor(1) as pool, ExitStack() as pool_end:
         ended = pool.submit(standby.wait)
         pool_end.callback(standby.stop)
@@ -394,12 +398,77 @@ def test_a_standby_takes_over_at_once_from_a_server_that_is_stopped(start: Start
         start("old")
 
 
+def test_of_two_standbys_one_takes_over_and_the_other_stands_by_for_it(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = start("old", lease="1 h")
+    old.create_table("fluss.kv", KV, primary_key="id").upsert([{"id": 1, "v": "x"}])
+    standbys = {name: standing_by(tmp_path, name) for name in ("one", "two")}
+    both = threading.Barrier(2)
+    fence = JournalCursor.fence
+
+    def at_once(*args: Any) -> JournalWriter | None:
+        both.wait(PATIENCE)
+        return fence(*args)
+
+    with ThreadPoolExecutor(2) as pool, ExitStack() as pool_end:
+        ended = {name: pool.submit(standby.wait) for name, standby in standbys.items()}
+        for standby in standbys.values():
+            pool_end.callback(standby.stop)
+        until(lambda: all(standby.holder for standby in standbys.values()), "they follow")
+        monkeypatch.setattr(JournalCursor, "fence", at_once)
+        old.close()
+        until(lambda: any(each.done() for each in ended.values()), "one takes over")
+        monkeypatch.undo()
+        (first,) = [name for name, each in ended.items() if each.done()]
+        (second,) = {"one", "two"} - {first}
+        new = start(first, lease="1 h")
+        until(lambda: standbys[second].number == journal_of(new)._writer.number, "it follows the new one")
+        assert str(tmp_path / first) in standbys[second].holder
+        assert not ended[second].done()
+        new.close()
+        assert ended[second].result(PATIENCE)
+    assert rows(start(second), "fluss.kv") == [{"id": 1, "v": "x"}]
+
+
+@pytest.mark.parametrize("begins", ["at a checkpoint", "where it was"])
+def test_a_standby_that_has_not_read_the_beginning_of_an_epoch_knows_its_lease(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    monkeypatch.setattr(journal_module, "ANCHOR_EVERY", 4)
+    old = start("old", lease="1 h")
+    if begins == "at a checkpoint":
+        kv = old.create_table("fluss.kv", KV, primary_key="id")
+        for number in range(100):
+            kv.upsert([{"id": number, "v": "x"}])
+            store(old)
+    else:
+        first = standing_by(tmp_path, "standby")
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(first.wait)
+            until(lambda: first.number == journal_of(old)._writer.number, "it follows")
+            first.stop()
+            ended.result(PATIENCE)
+    standby = standing_by(tmp_path, "standby")
+    try:
+        assert (str(tmp_path / "old") in standby.holder, standby._lease_ms) == (True, 3_600_000)
+        assert standby.number > 4 or begins == "where it was"
+    finally:
+        standby._close()
+    old.close()
+    for _ in range(2):  # the first one ends before it can take over
+        last = standing_by(tmp_path, "standby")
+        last._follow()
+        assert last._lease_has_ended()
+        last._close()
+
+
 def test_a_standby_that_is_stopped_serves_nothing_and_goes_on_later(start: Start, tmp_path: Path) -> None:
     old = start("old", lease="1 h")
     old.create_table("fluss.kv", KV, primary_key="id").upsert([{"id": 1, "v": "x"}])
     store(old)
     for _ in range(2):
-        standby = Standby(LocalFileSystem(), str(tmp_path / "standby"), open_store(str(tmp_path / "store")))
+        standby = standing_by(tmp_path, "standby")
         with ThreadPoolExecutor(1) as pool:
             ended = pool.submit(standby.wait)
             until(lambda: standby.number == journal_of(old)._writer.number, "it follows")  # noqa: B023

@@ -162,6 +162,14 @@ class JournalFollower:
         """The end of each log that the journal has."""
         return self._ends
 
+    def newest_fence(self) -> int:
+        """The number of the object with which the epoch of the cursor began; 0 before the first one."""
+        numbers = self.fences
+        if self._fs.exists(self._database.path):
+            with self._connected() as sql:
+                numbers = [*numbers, *(number for (number,) in sql.execute("SELECT number FROM journal_fences"))]
+        return max(numbers, default=0)
+
     def follow(self) -> int:
         """Repeat all objects that are there; return how many. Raises `CorruptData` and `StorageFailure`."""
         count = 0

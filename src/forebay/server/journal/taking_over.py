@@ -88,9 +88,31 @@ def take_over(
 def _in_new_directory(
     follower: JournalFollower, fs: FileSystem, data_dir: str, began: EpochBegan, writer_id: bytes, clock: Clock
 ) -> TakenStore:
+    writer = _fenced(follower.cursor, began, writer_id, clock, follower.follow)
+    return TakenStore(writer, _of_writer(follower, writer, fs, data_dir, writer_id), follower.fences)
+
+
+def fence_once(
+    follower: JournalFollower, fs: FileSystem, data_dir: str, began: EpochBegan, clock: Clock, ids: IdSource
+) -> bool:
+    """Make the directory of a follower the one of the journal's writer, unless there is an object that it has not read.
+
+    Returns whether it is; the follower is at its end then, and `take_over` goes on in the directory. Raises
+    `StorageFailure` if that is not known.
+    """
+    writer_id = bytes.fromhex(ids.token_hex())
+    writer = follower.cursor.fence(began, writer_id, clock)
+    if writer is not None:
+        _of_writer(follower, writer, fs, data_dir, writer_id)
+    return writer is not None
+
+
+def _of_writer(
+    follower: JournalFollower, writer: JournalWriter, fs: FileSystem, data_dir: str, writer_id: bytes
+) -> JournalState:
+    """Make the directory of a follower the one of this writer."""
     cursor = follower.cursor
     where = cursor.store.location
-    writer = _fenced(cursor, began, writer_id, clock, follower.follow)
     if cursor.number:
         _LOGGER.info("the data directory is at object %d of the journal in %s", cursor.number, where)
         follower.finish(f"the data directory was made from the journal in {where}")
@@ -100,7 +122,7 @@ def _in_new_directory(
     )  # fmt: skip
     write_journal_state(fs, data_dir, state)
     follower.forget()
-    return TakenStore(writer, state, follower.fences)
+    return state
 
 
 def _again(
