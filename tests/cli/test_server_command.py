@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,11 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
-def serve(folder: Path, look: Callable[[dict[str, Any]], object], *words: str) -> int:
-    """Run the command until it serves and `look`, which is given its ready file, has returned; its exit code."""
+def serve(folder: Path, look: Callable[[dict[str, Any]], object], *words: str, stops: bool = True) -> int:
+    """Run the command until it serves and `look`, which is given its ready file, has returned; its exit code.
+
+    Without `stops` it has to end by itself.
+    """
     ready, ended = folder / "ready.json", threading.Event()
 
     def watch() -> None:
@@ -56,7 +60,7 @@ def serve(folder: Path, look: Callable[[dict[str, Any]], object], *words: str) -
         try:
             look(json.loads(ready.read_text()))
         finally:
-            if not ended.is_set():
+            if stops and not ended.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
 
     watcher = threading.Thread(target=watch)
@@ -70,6 +74,17 @@ def serve(folder: Path, look: Callable[[dict[str, Any]], object], *words: str) -
         ended.set()
         watcher.join()
         ready.unlink(missing_ok=True)
+
+
+def test_a_server_whose_store_was_taken_over_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    with ExitStack() as stack:
+
+        def take_over(_ready: dict[str, Any]) -> None:
+            stack.enter_context(forebay.embedded(tmp_path / "other", settings={"store": str(store)}))
+
+        assert serve(tmp_path, take_over, "-D", f"store={store}", "-D", "store.lease=1 s", stops=False) == 1
+    assert "another server has taken over the store" in capsys.readouterr().err
 
 
 def test_a_server_serves_until_it_is_told_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
 from forebay.cli import console
@@ -174,11 +174,24 @@ async def _serve(config: ServerConfig, ready_file: str | None, console_port: int
         if ready_file is not None:
             _write_ready_file(Path(ready_file), addresses)
         async with _console(addresses, console_port):
-            await stopping.wait()
+            lost = await _stopped_or_lost(server, stopping)
         _LOGGER.info("stopping")
     finally:
         await server.stop()
     _LOGGER.info("stopped")
+    if lost is not None:
+        raise lost
+
+
+async def _stopped_or_lost(server: ForebayServer, stopping: asyncio.Event) -> ForebayError | None:
+    """Wait until the server is told to stop, or cannot serve any more; return why it cannot."""
+    lost, stopped = asyncio.create_task(server.wait_until_lost()), asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait([lost, stopped], return_when=asyncio.FIRST_COMPLETED)
+        return lost.result() if lost.done() else None
+    finally:
+        lost.cancel()
+        stopped.cancel()
 
 
 @asynccontextmanager

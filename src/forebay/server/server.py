@@ -101,8 +101,6 @@ _PRODUCERS_SECONDS = 3600.0
 """How often expired producer offsets are removed; registering others removes them, too."""
 _STORED_SECONDS = 60.0
 """How long the deletion of objects waits for the journal before it is left for the next time."""
-_LEASE_SECONDS = 10.0
-"""`store.lease` where answers wait for the store."""
 _ENDS_SECONDS = 0.2
 """How often the ends of logs are made durable while they change. After a power failure, damage of what was synced
 earlier is distinguished from a torn write."""
@@ -162,6 +160,8 @@ class ForebayServer:
         self.config = config
         self._injected = injected or Injected()
         self._connections: Connections | None = None
+        self._lost: ForebayError | None = None
+        self._is_lost = asyncio.Event()
         self._bound: list[_Bound] = []
         self._poller: Poller | None = None
         self._upkeep: list[asyncio.Task[None]] = []
@@ -337,13 +337,12 @@ class ForebayServer:
             return None
         settings = StoreSettings(
             config.seconds("store.interval"),
-            lease_seconds=_lease_seconds(config),
+            lease_seconds=config.lease_seconds,
             retention_seconds=config.seconds("store.retention"),
             is_awaited=config.value("store.durability") == "store",
         )
         store = injected.open_store(where, config.store_options)
-        holder = f"{config.data_dir} on {socket.gethostname()}"
-        began = EpochBegan(holder, "the server was started", round(settings.lease_seconds * 1000))
+        began = EpochBegan(config.holder, "the server was started", round(settings.lease_seconds * 1000))
         taken = take_over(
             store,
             injected.fs,
@@ -367,8 +366,8 @@ class ForebayServer:
         """Upload from now on, and move log segments and state to the store."""
         config, replicas, loop = self.config, context.replicas, asyncio.get_running_loop()
 
-        def fenced() -> None:
-            loop.call_soon_threadsafe(self._fenced)
+        def fenced(why: ForebayError) -> None:
+            loop.call_soon_threadsafe(self._fenced, why)
 
         def note_files() -> None:
             journal.note_files(names.STAGES_FOLDER)
@@ -396,8 +395,16 @@ class ForebayServer:
             clock=self._injected.clock,
         )
 
-    def _fenced(self) -> None:
+    async def wait_until_lost(self) -> ForebayError:
+        """Return the reason when the server cannot serve any more, as when another one has taken over its store."""
+        await self._is_lost.wait()
+        assert self._lost is not None
+        return self._lost
+
+    def _fenced(self, why: ForebayError) -> None:
         """Serve nothing any more: another server has the store."""
+        self._lost = why
+        self._is_lost.set()
         if self._connections is not None:
             self._connections.is_closing = True
             for connection in list(self._connections):
@@ -657,12 +664,6 @@ class ForebayServer:
             await asyncio.sleep(0.01)
         for connection in list(connections):
             connection.abort()
-
-
-def _lease_seconds(config: ServerConfig) -> float:
-    if config.value("store.lease") is not None:
-        return config.seconds("store.lease")
-    return _LEASE_SECONDS if config.value("store.durability") == "store" else 0.0
 
 
 def _stop_journal(journal: ServerJournal, replicas: ReplicaManager) -> None:

@@ -155,7 +155,7 @@ class ServerJournal:
     def start(
         self,
         replicas: ReplicaManager,
-        on_fenced: Callable[[], None],
+        on_fenced: Callable[[ForebayError], None],
         *,
         copied_ends: Callable[[], Mapping[TableBucket, int]],
         note_files: Callable[[], None],
@@ -262,7 +262,7 @@ class ServerJournal:
         except StorageFailure as e:
             _LOGGER.info("a standby takes over when the lease ends: %s", e)
 
-    def _run(self, on_fenced: Callable[[], None]) -> None:
+    def _run(self, on_fenced: Callable[[ForebayError], None]) -> None:
         uploader = self._uploader
         assert uploader is not None
         failing_since: float | None = None
@@ -287,7 +287,7 @@ class ServerJournal:
                 uploader.fail(e)
                 if self.gate is not None:
                     self.gate.fail(e)
-                on_fenced()
+                on_fenced(e)
                 return
             except ForebayError as e:
                 now = self._clock.monotonic()
