@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly smoke properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants proofs proofs-page build site wheels wheel-test proto core clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly smoke properties filter-fuzz simulate kill-trials takeover-kills damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants proofs proofs-page build site wheels wheel-test proto core clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -47,6 +47,9 @@ simulate: $(VENV)/dev-ready build ## the whole server under one seed, and one bu
 
 kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times with each engine and client
 	KILL_ROUNDS=$${KILL_ROUNDS:-100} $(BIN)/python -m pytest tests/reliability --timeout 3600
+
+takeover-kills: $(VENV)/dev-ready build ## servers of one store fail under load, and standbys take over, 200 times with three loads
+	TAKEOVER_ROUNDS=$${TAKEOVER_ROUNDS:-67} $(BIN)/python -m pytest tests/reliability/test_takeovers.py --timeout 7200
 
 damage-trials: $(VENV)/dev-ready build ## damage to each kind of file of a stopped and of a killed server, in each way
 	CORRUPTION_ROUNDS=$${CORRUPTION_ROUNDS:-1} $(BIN)/python -m pytest tests/reliability/test_corruption.py

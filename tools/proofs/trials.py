@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BASE = ("src/forebay/base", "src/forebay/codec", "src/forebay/metadata", "src/forebay/protocol")
-STORE = ("src/forebay/fs", "src/forebay/kv", "src/forebay/log", "src/forebay/server")
+STORE = ("src/forebay/fs", "src/forebay/kv", "src/forebay/log", "src/forebay/server", "src/forebay/store")
 CLIENT = ("src/forebay/api", "src/forebay/client")
 LAKES = ("src/forebay/lake", "src/forebay/lakes", "src/forebay/paimon")
 LIVE_AND_LAKE = ("src/forebay/tiering", "src/forebay/unionread")
@@ -128,13 +128,14 @@ def _kills() -> Iterator[Trial]:
     kills, load = "tests/reliability/test_kill_under_load.py", "tests/reliability/load.py"
     second = "tests/reliability/second_server.py"
     pyfluss = "tests/reliability/test_kill_pyfluss.py"
-    transactions = "tests/reliability/test_transaction_kills.py"
+    transactions, jobs = "tests/reliability/test_transaction_kills.py", "tests/reliability/jobs.py"
+    strangers = "tests/reliability/strangers.py"
     for part, amount, minutes, tests, vouches, own in (
         ("hlog", 100, 4, (kills, "-k", "survive_kills and hlog"), SERVED, (kills, load, second)),
         ("lmdb", 50, 2, (kills, "-k", "survive_kills and lmdb"), SERVED, (kills, load, second)),
-        ("pyfluss", 100, 4, (pyfluss,), (*BASE, *STORE), (pyfluss, load)),
-        ("transactions", 50, 2, (transactions, "-k", "versions_of_jobs"), SERVED, (transactions,)),
-        ("drivers", 50, 2, (transactions, "-k", "two_drivers"), SERVED, (transactions,)),
+        ("pyfluss", 100, 4, (pyfluss,), (*BASE, *STORE), (pyfluss, strangers, load)),
+        ("transactions", 50, 2, (transactions, "-k", "versions_of_jobs"), SERVED, (transactions, jobs)),
+        ("drivers", 50, 2, (transactions, "-k", "two_drivers"), SERVED, (transactions, jobs)),
     ):
         yield Trial(
             f"kill-trials.{part}",
@@ -144,6 +145,22 @@ def _kills() -> Iterator[Trial]:
             minutes=minutes,
             **counted("kills", amount, at_a_time=50, smoke=2),
             environment={"KILL_ROUNDS": "{count}"},
+            tests=True,
+        )
+    takeovers, failover = "tests/reliability/test_takeovers.py", "tests/reliability/failover.py"
+    for part, amount, only, own in (
+        ("rows", 100, "acknowledged_writes", (load,)),
+        ("transactions", 50, "versions_of_jobs", (jobs,)),
+        ("pyfluss", 50, "pyfluss", (strangers,)),
+    ):
+        yield Trial(
+            f"takeover-kills.{part}",
+            tests_of(takeovers, "-k", only),
+            vouches=SERVED,
+            own=(takeovers, failover, *own),
+            minutes=amount / 12,
+            **counted("takeovers", amount, at_a_time=50, smoke=2),
+            environment={"TAKEOVER_ROUNDS": "{count}"},
             tests=True,
         )
     yield Trial(

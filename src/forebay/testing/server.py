@@ -48,6 +48,11 @@ class ServerProcess:
         return self.ready["bootstrap.servers"]
 
     @property
+    def address(self) -> str:
+        """Where clients find it, also while it is down, once it was launched."""
+        return f"127.0.0.1:{self._ports[0]}"
+
+    @property
     def pid(self) -> int:
         return self._running().pid
 
@@ -58,14 +63,21 @@ class ServerProcess:
 
     def start(self, keep_ports: bool = False) -> ServerProcess:
         """Start (again) and wait until the server is ready. `keep_ports` reuses the previous addresses."""
+        self.launch(keep_ports)
+        self.wait_until_ready(self._start_seconds_max)
+        return self
+
+    def launch(self, keep_ports: bool = False, arguments: Sequence[str] = ()) -> None:
+        """Start (again), with more arguments such as `--standby`, and do not wait."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        ready_file = self.data_dir.parent / f"{self.data_dir.name}.ready.json"
-        ready_file.unlink(missing_ok=True)
-        coordinator_port, tablet_port = self._ports if keep_ports else self._hold_ports()
+        self._ready_file.unlink(missing_ok=True)
+        if not keep_ports:
+            self._ports = self._hold_ports()
+        coordinator_port, tablet_port = self._ports
         command = [
             sys.executable, "-m", "forebay", "server", "--data-dir", str(self.data_dir), "--ready-file",
-            str(ready_file), "--coordinator-port", str(coordinator_port), "--tablet-port", str(tablet_port),
-            *(["--sasl"] if self._sasl else []), *self._arguments,
+            str(self._ready_file), "--coordinator-port", str(coordinator_port), "--tablet-port", str(tablet_port),
+            *(["--sasl"] if self._sasl else []), *self._arguments, *arguments,
         ]  # fmt: skip
         for key, value in self._settings.items():
             command += ["-D", f"{key}={value}"]
@@ -73,8 +85,10 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **self._environment}
             )
-        self._wait_until_ready(ready_file)
-        return self
+
+    @property
+    def _ready_file(self) -> Path:
+        return self.data_dir.parent / f"{self.data_dir.name}.ready.json"
 
     def _hold_ports(self) -> tuple[int, int]:
         """Two new ports, reserved while this object lives: no other process gets them while the server is down.
@@ -93,16 +107,25 @@ class ServerProcess:
         first, second = (sock.getsockname()[1] for sock in self._held)
         return first, second
 
-    def _wait_until_ready(self, ready_file: Path) -> None:
-        deadline = SYSTEM_CLOCK.monotonic() + self._start_seconds_max
-        while not ready_file.exists():
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was launched, and has not ended as far as this object has been told."""
+        return self._process is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the process that was launched serves."""
+        return self._ready_file.exists()
+
+    def wait_until_ready(self, seconds_max: float) -> None:
+        """Wait until the server serves. Raises `RuntimeError` with its output if it ends or takes too long."""
+        deadline = SYSTEM_CLOCK.monotonic() + seconds_max
+        while not self.is_ready:
             if self._running().poll() is not None or SYSTEM_CLOCK.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"the server did not start; its output:\n{self.log_path.read_text()[-4000:]}")
             SYSTEM_CLOCK.sleep(0.01)
-        self.ready = json.loads(ready_file.read_text())
-        coordinator = int(self.bootstrap_servers.rpartition(":")[2])
-        self._ports = (coordinator, int(self.ready["tablet.servers"].rpartition(":")[2]))
+        self.ready = json.loads(self._ready_file.read_text())
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -114,6 +137,12 @@ class ServerProcess:
         process, self._process = self._running(), None
         process.send_signal(signal.SIGTERM)
         return process.wait(60)
+
+    def wait(self, seconds_max: float) -> int:
+        """Wait until the server has ended by itself; return its exit code. Raises `subprocess.TimeoutExpired`."""
+        code = self._running().wait(seconds_max)
+        self._process = None
+        return code
 
     def kill(self) -> None:
         """Stop the server by SIGKILL, like a crash."""

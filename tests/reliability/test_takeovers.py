@@ -1,0 +1,72 @@
+"""A standby takes over under load: acknowledged rows are found again, once, in order.
+
+The serving machine is lost with its disk, suspended for longer than its lease, cut off from the store, stopped, or
+asked to end by `forebay takeover`. What had failed has to end by itself when it can. Writers know the addresses of all
+machines, and go on. TAKEOVER_ROUNDS sets the number of takeovers (`make takeover-kills`: 50 of each load).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+import forebay
+from forebay.verify import verify_server
+from tests import results
+from tests.reliability import jobs
+from tests.reliability.failover import Failover
+from tests.reliability.load import SEED, SETTINGS, KeyWriter, LogWriter, check_keys, check_log, create_tables, load
+
+ROUNDS = int(os.environ.get("TAKEOVER_ROUNDS", "2"))
+ROUNDS_BETWEEN_CHECKS = 10
+
+
+@pytest.mark.timeout(300 + 30 * ROUNDS)
+def test_acknowledged_writes_survive_takeovers(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    print(f"seed {SEED}, {ROUNDS} takeovers")
+    with Failover(tmp_path, SEED, SETTINGS) as server, forebay.connect(server.bootstrap_servers) as connection:
+        create_tables(connection)
+        log_writers = [LogWriter(connection, number) for number in (0, 1)]
+        key_writers = [KeyWriter(connection, number) for number in (2, 3)]
+        for round_ in range(ROUNDS):
+            with load([*log_writers, *key_writers]):
+                time.sleep(rng.uniform(0.02, 0.6))
+                server.kill()
+                server.start(keep_ports=True)
+            if round_ % ROUNDS_BETWEEN_CHECKS == ROUNDS_BETWEEN_CHECKS - 1 or round_ == ROUNDS - 1:
+                check_log(connection.table("fluss.log"), log_writers)
+                check_keys(connection.table("fluss.keys"), key_writers)
+                assert verify_server(connection).findings == []
+        assert all(writer.acknowledged for writer in (*log_writers, *key_writers))
+        acknowledged = sum(w.acknowledged for w in (*log_writers, *key_writers))
+        print(f"{acknowledged:,} rows were acknowledged, all were found; {dict(server.failures)}")
+    figures = {"takeovers": ROUNDS, "acknowledged_rows": acknowledged, "lost_or_doubled": 0, "seed": SEED}
+    results.write_if_wanted("takeover-kills.rows", figures)
+
+
+@pytest.mark.timeout(300 + 30 * ROUNDS)
+def test_versions_of_jobs_are_there_once_and_whole_after_takeovers(tmp_path: Path) -> None:
+    print(f"seed {jobs.SEED}, {ROUNDS} takeovers")
+    with (
+        Failover(tmp_path, jobs.SEED, jobs.SETTINGS) as server,
+        forebay.connect(server.bootstrap_servers, retry_timeout="10 s") as connection,
+    ):
+        versions = jobs.check_versions_of_jobs(server, connection, ROUNDS)
+        assert verify_server(connection).findings == []
+    figures = {"takeovers": ROUNDS, "versions": versions, "lost_or_doubled": 0, "seed": jobs.SEED}
+    results.write_if_wanted("takeover-kills.transactions", figures)
+
+
+@pytest.mark.foreign
+@pytest.mark.timeout(300 + 30 * ROUNDS)
+def test_what_pyfluss_was_told_survives_takeovers(tmp_path: Path) -> None:
+    strangers = pytest.importorskip("tests.reliability.strangers", exc_type=ImportError)
+    print(f"seed {strangers.SEED}, {ROUNDS} takeovers")
+    with Failover(tmp_path, strangers.SEED, SETTINGS) as server:
+        figures = strangers.check_strangers(server, server.bootstrap_servers, ROUNDS)
+    results.write_if_wanted("takeover-kills.pyfluss", {"takeovers": ROUNDS, **figures, "seed": strangers.SEED})
