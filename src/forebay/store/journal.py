@@ -154,21 +154,22 @@ class JournalObject:
     @cached_property
     def index(self) -> Index:
         """What it has. Raises `CorruptData`."""
-        start, size = self.footer.index_position, self.footer.index_stored_bytes
-        is_at_hand = size + FOOTER_BYTES <= len(self._end)
-        stored = (
-            memoryview(self._end)[len(self._end) - FOOTER_BYTES - size : len(self._end) - FOOTER_BYTES]
-            if is_at_hand
-            else self._store.read(self.name, start, start + size)
-        )
+        stored = self._stored(self.footer.index_position, self.footer.index_stored_bytes)
         return decode_index(stored, self.footer, self._shown)
 
     def payload(self, of: IndexedEntry) -> bytes:
         """The bytes of an entry; none if it has no payload. Raises `CorruptData`."""
         if of.payload is None:
             return b""
-        stored = self._store.read(self.name, of.payload.position, of.payload.position + of.payload.stored_bytes)
+        stored = self._stored(of.payload.position, of.payload.stored_bytes)
         return decode_payload(stored, of.payload, self._shown)
+
+    def _stored(self, position: int, size: int) -> Buffer:
+        """A range of the object, which needs a request if it is not in what was read at first."""
+        end_position = self.footer.index_position + self.footer.index_stored_bytes + FOOTER_BYTES - len(self._end)
+        if position < end_position:
+            return self._store.read(self.name, position, position + size)
+        return memoryview(self._end)[position - end_position : position - end_position + size]
 
 
 class JournalCursor:
