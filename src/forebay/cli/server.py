@@ -184,7 +184,7 @@ async def _serve(config: ServerConfig, ready_file: str | None, console_port: int
 
 
 async def _stopped_or_lost(server: ForebayServer, stopping: asyncio.Event) -> ForebayError | None:
-    """Wait until the server is told to stop, or cannot serve any more; return why it cannot."""
+    """Wait until the server has to stop, or cannot serve any more; return why it cannot."""
     lost, stopped = asyncio.create_task(server.wait_until_lost()), asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait([lost, stopped], return_when=asyncio.FIRST_COMPLETED)

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from forebay.codec.log.header import LogBatchHeader
 from forebay.fs import names
+from forebay.log.segment import LogSlice
 
 
 class RemoteLogSegment(NamedTuple):
@@ -55,6 +56,15 @@ class RemoteReads(Protocol):
 
     def fetch(self, offset: int) -> RemoteFetch | None:
         """What a client has to read from `offset` on; None if the store does not have it."""
+        ...
+
+    def readable_bytes(self, from_offset: int) -> int:
+        """An upper bound of the bytes that `read` finds, without a request to the store; 0 if it has not the offset."""
+        ...
+
+    def read(self, from_offset: int, max_bytes: int, upper_offset: int, *, min_one_batch: bool = True) -> LogSlice:
+        """Whole batches from the one that holds `from_offset` on, as `LogReads.read` returns them; checksums are
+        verified. Raises `InvalidRequest` with LOG_OFFSET_OUT_OF_RANGE_EXCEPTION if the store has not the offset."""
         ...
 
     def iterate_batches(self, from_offset: int, to_offset: int) -> Iterator[tuple[LogBatchHeader, memoryview]]:

@@ -29,6 +29,7 @@ from forebay.base.options import (
     milliseconds,
     names,
     networks,
+    one_of,
     or_unset,
     ports,
     positive,
@@ -258,6 +259,12 @@ SETTINGS: dict[str, Option] = by_name(
             or_unset(str),
             "",
             "the home of the data: a directory, or s3://bucket/folder; if not set, there is no second copy",
+        ),
+        Option(
+            "store.client-access",
+            one_of("server", "direct"),
+            "server",
+            "server: the server reads log segments of the store for its clients; direct: they read them themselves",
         ),
         Option(
             "store.durability",

@@ -75,6 +75,8 @@ class ServerContext:
     """One thread, for changes of metadata."""
     io: Executor
     """Threads for reads that may touch the disk."""
+    store_io: Executor
+    """Threads for reads of the store, which may take long."""
     limits: RequestLimits
     """Limits of one request."""
     counters: ServerCounters
@@ -97,11 +99,13 @@ class ServerContext:
     _unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
     _changes: FairExecutor = field(init=False)
     _reads: FairExecutor = field(init=False)
+    _store_reads: FairExecutor = field(init=False)
 
     def __post_init__(self) -> None:
         self.started_ms = self.clock.now_ms()
         self.writer_ids = WriterIds(self.store)
         self._changes, self._reads = FairExecutor(self.coordinator), FairExecutor(self.io)
+        self._store_reads = FairExecutor(self.store_io)
         self.descriptions = Descriptions(self.lake.tables.described)
 
     @property
@@ -143,6 +147,10 @@ class ServerContext:
         """Run a function that reads files. It has ended, or never begins, when this returns, even after a cancellation:
         its resources may be released then."""
         return await to_its_end(self._reads.submit(function, *arguments))
+
+    async def in_store(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function that reads the store, as `in_io` does, and without delaying reads of files."""
+        return await to_its_end(self._store_reads.submit(function, *arguments))
 
     def stage_turn(self, transaction_id: int, attempt: str) -> asyncio.Lock:
         """The turns of the requests of one attempt, in order of arrival: `async with context.stage_turn(...)`."""

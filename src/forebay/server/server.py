@@ -99,6 +99,8 @@ _DRAIN_SECONDS = 5.0
 """How long a stopping server waits for requests in flight."""
 _PRODUCERS_SECONDS = 3600.0
 """How often expired producer offsets are removed; registering others removes them, too."""
+_STORE_READS_AT_ONCE = 8
+"""Reads of log segments in the store, each of which waits for it."""
 _STORED_SECONDS = 60.0
 """How long the deletion of objects waits for the journal before it is left for the next time."""
 _ENDS_SECONDS = 0.2
@@ -270,6 +272,7 @@ class ForebayServer:
         coordinator = self._executor("forebay-coordinator", 1)
         writers = self._executor("forebay-write", config.value("server.worker-threads"))
         io = self._executor("forebay-io", config.value("server.io-pool.size"))
+        store_io = io if config.value("store") is None else self._executor("forebay-store", _STORE_READS_AT_ONCE)
         reserve = DiskReserve(
             injected.fs,
             data_dir,
@@ -320,7 +323,7 @@ class ForebayServer:
         limits = RequestLimits(injected.clock, config.value("server.request.max-items"), config.answer_bytes_max)
         self._context = ServerContext(
             config, catalog, store, replicas, scanners, table_snapshots, transactions, notifier, injected.clock, lake,
-            coordinator, io, limits, counters, epochs, gate, remote_logs, journal,
+            coordinator, io, store_io, limits, counters, epochs, gate, remote_logs, journal,
         )  # fmt: skip
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)

@@ -139,7 +139,10 @@ class ServerProcess:
         return process.wait(60)
 
     def wait(self, seconds_max: float) -> int:
-        """Wait until the server has ended by itself; return its exit code. Raises `subprocess.TimeoutExpired`."""
+        """Wait until the server has ended, of which no method here is the reason; return its exit code.
+
+        Raises `subprocess.TimeoutExpired`.
+        """
         code = self._running().wait(seconds_max)
         self._process = None
         return code

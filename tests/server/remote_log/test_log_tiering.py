@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -93,8 +95,9 @@ def ids(table: Table, start: Any = "earliest") -> list[int]:
     return [value for batch in table.changes(start, "latest") for value in batch.column("id").to_pylist()]
 
 
-def test_readers_cross_the_border_without_noticing(start: Start, tmp_path: Path) -> None:
-    conn = start()
+@pytest.mark.parametrize("access", ["server", "direct"])
+def test_readers_cross_the_border_without_noticing(start: Start, access: str) -> None:
+    conn = start(**{"store.client-access": access})
     table = conn.create_table("fluss.log", COLUMNS)
     fill(table, 0, 400)
     log = log_of(conn, table)
@@ -104,6 +107,8 @@ def test_readers_cross_the_border_without_noticing(start: Start, tmp_path: Path)
     assert log.local_start_offset == segments[-KEPT].base_offset > 0
     assert log.log_start_offset == 0
     assert ids(table) == list(range(400))
+    reads = conn.metrics()["readers"]["fluss.log"]
+    assert (reads["remote_segments"] > 0) == (access == "direct")
     assert conn.table("fluss.log").scan().to_arrow()["id"].to_pylist() == list(range(400))
     for position in (5, 10, 199, log.local_start_offset - 1, log.local_start_offset):
         assert ids(table, {0: position}) == list(range(position, 400))
@@ -115,6 +120,45 @@ def test_readers_cross_the_border_without_noticing(start: Start, tmp_path: Path)
     for time in sorted(set(times)):
         assert log.offset_for_timestamp(time) == offsets[times.index(time)]
     assert log.offset_for_timestamp(times[-1] + 1) is None
+
+
+def test_columns_filters_and_small_requests_mean_the_same_in_the_store(start: Start) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 400)
+    here = table.changes("earliest", "latest", columns=["v"]).to_arrow()
+    few = table.changes("earliest", "latest", filter="id >= 70 AND id < 75").to_arrow()
+    tier(conn)
+    assert log_of(conn, table).local_start_offset > 300
+    assert table.changes("earliest", "latest", columns=["v"]).to_arrow().equals(here)
+    assert table.changes("earliest", "latest", filter="id >= 70 AND id < 75").to_arrow().equals(few)
+    with forebay.connect(conn.bootstrap_servers, **{"client.scanner.log.fetch.max-bytes": "1kb"}) as other:
+        assert ids(other.table("fluss.log")) == list(range(400))
+
+
+def test_a_store_that_answers_slowly_delays_no_reads_of_local_segments(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start(**{"server.io-pool.size": "1"})
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 400)
+    tier(conn)
+    border = log_of(conn, table).local_start_offset
+    goes_on, read = threading.Event(), DirectoryStore.read
+
+    def slow(*arguments: Any) -> bytes:
+        assert goes_on.wait(PATIENCE)
+        return read(*arguments)
+
+    monkeypatch.setattr(DirectoryStore, "read", slow)
+    with ThreadPoolExecutor(1) as pool:
+        old = pool.submit(ids, table)
+        try:
+            assert ids(conn.table("fluss.log"), {0: border}) == list(range(border, 400))
+            assert not old.done()
+        finally:
+            goes_on.set()
+        assert old.result(PATIENCE) == list(range(400))
 
 
 def test_a_restarted_server_goes_on_with_the_same_remote_log(start: Start) -> None:

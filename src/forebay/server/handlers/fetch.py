@@ -8,7 +8,7 @@ whose statistics rule out a match, and `filtered_end_offset` is the offset up to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,8 +18,8 @@ from forebay.codec.arrow.arrow_message import Projection
 from forebay.codec.filters import BoundPredicate
 from forebay.codec.log.header import iter_headers
 from forebay.codec.log.statistics import StatisticsFilter
-from forebay.log.remote import RemoteFetch
-from forebay.log.tablet import EARLIEST_OFFSET
+from forebay.log.remote import RemoteFetch, RemoteReads
+from forebay.log.tablet import EARLIEST_OFFSET, LogTablet
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import LogFormat
 from forebay.protocol import fluss_pb2 as pb
@@ -84,6 +84,8 @@ class _BucketFetch:
     """The epoch that the offset belongs to; empty if the client does not know one."""
     end_epoch: str = ""
     """The epoch of the offset behind the data."""
+    is_in_store: bool = False
+    """Whether what it asks for is in the store, and not in local segments any more."""
     remote: RemoteFetch | None = None
     """What the client has to read in the store, in place of data."""
     is_unwritten: bool = False
@@ -147,7 +149,11 @@ async def _group_bytes(context: ServerContext, group: list[_BucketFetch], total:
     unopened: dict[TableBucket, _BucketFetch] = {}
 
     def count(fetch: _BucketFetch, replica: BucketReplica) -> None:
-        there = replica.log.readable_bytes(fetch.offset, replica.log.high_watermark)
+        log, offset = replica.log, _offset_in(fetch, replica.log)
+        if log.remote is not None and offset < log.local_start_offset:
+            there = log.remote.readable_bytes(offset)
+        else:
+            there = log.readable_bytes(offset, log.high_watermark)
         sizes.append(min(there, max(fetch.bytes_max, 0)))
 
     def look(fetch: _BucketFetch) -> None:
@@ -239,6 +245,7 @@ async def _read_group(
 
     def begin(fetch: _BucketFetch) -> None:
         fetch.data, fetch.size, fetch.error, fetch.filtered_end_offset, fetch.remote = (), 0, None, None, None
+        fetch.is_in_store = False
         replicas, bucket = context.replicas, fetch.bucket
         parked = replicas.parked(bucket)
         if parked is not None and fetch.offset == parked.end_offset:
@@ -270,17 +277,28 @@ async def _read_group(
                 there.append((fetch, replica))
         if not there:
             return bytes_max
-        return await context.in_io(_read_replicas, context.epochs, there, bytes_max, nothing_yet)
+        left = await context.in_io(_read_replicas, context.epochs, there, bytes_max, nothing_yet, _read_replica)
+        in_store = [each for each in there if each[0].is_in_store]
+        if in_store:
+            is_direct = context.config.value("store.client-access") == "direct"
+            read = _name_segments if is_direct else _read_store
+            nothing_yet = nothing_yet and left == bytes_max
+            left = await context.in_store(_read_replicas, context.epochs, in_store, left, nothing_yet, read)
+        return left
 
 
 def _read_replicas(
-    epochs: LogEpochs, there: list[tuple[_BucketFetch, BucketReplica]], bytes_max: int, nothing_yet: bool
+    epochs: LogEpochs,
+    there: list[tuple[_BucketFetch, BucketReplica]],
+    bytes_max: int,
+    nothing_yet: bool,
+    read: Callable[[_BucketFetch, BucketReplica, int, bool], int],
 ) -> int:
     left = bytes_max
     first = nothing_yet
     for fetch, replica in there:
         try:
-            end = _read_replica(fetch, replica, min(left, fetch.bytes_max), first)
+            end = read(fetch, replica, min(left, fetch.bytes_max), first)
             fetch.end_epoch = epochs.epoch_at(fetch.bucket, end)
         except ForebayError as e:
             fetch.error = e.with_traceback(None)  # as in `ServerContext.using_group`
@@ -293,23 +311,52 @@ def _read_replicas(
     return left
 
 
+def _offset_in(fetch: _BucketFetch, log: LogTablet) -> int:
+    return log.log_start_offset if fetch.offset == EARLIEST_OFFSET else fetch.offset
+
+
 def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, min_one_batch: bool) -> int:
-    """Return the offset behind what was read."""
+    """Return the offset behind what was read, in local segments."""
     log = replica.log
     fetch.high_watermark = log.high_watermark
     fetch.log_start_offset = log.log_start_offset
+    offset = _offset_in(fetch, log)
+    if log.remote is not None and offset < log.local_start_offset and log.remote.readable_bytes(offset):
+        fetch.is_in_store = True
+        return fetch.offset
+    return _read_source(fetch, replica, log, fetch.offset, bytes_max, min_one_batch)
+
+
+def _name_segments(fetch: _BucketFetch, replica: BucketReplica, _bytes_max: int, _min_one_batch: bool) -> int:
+    """Have the client read what is in the store; return the offset behind it."""
+    remote = replica.log.remote
+    offset = _offset_in(fetch, replica.log)
+    fetch.remote = None if remote is None else remote.fetch(offset)
+    return offset if fetch.remote is None else fetch.remote.segments[-1].end_offset
+
+
+def _read_store(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, min_one_batch: bool) -> int:
+    """Return the offset behind what was read, in the store."""
+    remote, offset = replica.log.remote, _offset_in(fetch, replica.log)
+    return offset if remote is None else _read_source(fetch, replica, remote, offset, bytes_max, min_one_batch)
+
+
+def _read_source(
+    fetch: _BucketFetch,
+    replica: BucketReplica,
+    source: LogTablet | RemoteReads,
+    offset: int,
+    bytes_max: int,
+    min_one_batch: bool,
+) -> int:
     projection, bound = _prepared(fetch.table, replica.table)
-    offset = fetch.log_start_offset if fetch.offset == EARLIEST_OFFSET else fetch.offset
-    if log.remote is not None and offset < log.local_start_offset:
-        fetch.remote = log.remote.fetch(offset)
-        if fetch.remote is not None:
-            return fetch.remote.segments[-1].end_offset
     if bytes_max <= 0 and not min_one_batch:
-        log.read(fetch.offset, 0, fetch.high_watermark, min_one_batch=False)  # still reports an offset out of range
+        # Still reports an offset out of range.
+        source.read(offset, 0, fetch.high_watermark, min_one_batch=False)
         return fetch.offset
     # The limit counts the bytes sent, so more may be read if columns are cut out.
     read_bytes = bytes_max if projection is None else min(max(bytes_max, 0) * _PROJECTED_READ_FACTOR, _READ_BYTES_MAX)
-    piece = log.read(fetch.offset, read_bytes, fetch.high_watermark, min_one_batch=min_one_batch)
+    piece = source.read(offset, read_bytes, fetch.high_watermark, min_one_batch=min_one_batch)
     data: memoryview = piece.data
     if not len(data):
         return fetch.offset

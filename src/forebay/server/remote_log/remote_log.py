@@ -10,12 +10,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from forebay.codec.log.header import LogBatchHeader
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.codec.log.header import LogBatchHeader, iter_headers
 from forebay.fs.interface import FileSystem
 from forebay.lake.lru_cache import LruCache
 from forebay.log.config import LogConfig
 from forebay.log.remote import RemoteFetch, RemoteLogSegment
-from forebay.log.segment import LogSegment, SegmentView
+from forebay.log.segment import LogSegment, LogSlice, SegmentView
 from forebay.store.objects import ObjectMissing, ObjectStore
 from forebay.store.store_files import StoreFiles
 
@@ -91,15 +92,31 @@ class RemoteLogTablet:
         position = 0 if is_start else self._readers.open(self.tablet, segments[0]).position_of(offset)
         return RemoteFetch(f"{self._readers.store.location}/{self.tablet}", segments, position)
 
+    def readable_bytes(self, from_offset: int) -> int:
+        """See `RemoteReads.readable_bytes`."""
+        return sum(segment.size_bytes for segment in self.segments_from(from_offset, 1))
+
+    def read(self, from_offset: int, max_bytes: int, upper_offset: int, *, min_one_batch: bool = True) -> LogSlice:
+        """See `RemoteReads.read`."""
+        segments = self.segments_from(from_offset, 1)
+        if not segments:
+            raise InvalidRequest(
+                f"the store has not offset {from_offset} of {self.tablet} any more",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+        segment = self._readers.open(self.tablet, segments[0])
+        piece = segment.read(from_offset, max_bytes, min(upper_offset, segments[0].end_offset), min_one_batch)
+        for _ in piece.verified():
+            pass
+        return piece
+
     def iterate_batches(self, from_offset: int, to_offset: int) -> Iterator[tuple[LogBatchHeader, memoryview]]:
         """See `RemoteReads.iterate_batches`."""
-        scan_bytes = self._readers.config.scan_bytes
-        while segments := self.segments_from(from_offset, 1):
-            segment = self._readers.open(self.tablet, segments[0])
-            piece = segment.read(from_offset, scan_bytes, min(to_offset, segments[0].end_offset), min_one_batch=True)
+        while self.readable_bytes(from_offset):
+            piece = self.read(from_offset, self._readers.config.scan_bytes, to_offset)
             if piece.next_offset == from_offset:
                 return
-            for position, header in piece.verified():
+            for position, header in iter_headers(piece.data):
                 yield header, piece.data[position : position + header.size_bytes]
             from_offset = piece.next_offset
 
