@@ -1,4 +1,4 @@
-"""`forebay backup`: a verified copy of the data directory of a server, which may be running."""
+"""`forebay backup`: a verified copy of a server's data directory, or of its store; the server may be running."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from pathlib import Path
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest
 from forebay.base.locations import local_folder
-from forebay.base.quantity import format_bytes
+from forebay.base.quantity import format_bytes, moment_ms
 from forebay.cli.output import Progress
 from forebay.fs.local import LocalFileSystem
+from forebay.server.config import parse_definition, server_config
+from forebay.server.journal.store_copy import copy_store
 from forebay.server.storage.log_epochs import mark_restored, time_text
+from forebay.store.opening import open_store
 from forebay.verify.directory import locked_directory, verify_directory
 from forebay.verify.online_copy import OnlineCopy, sync_path
 
-_EPILOG = """The copy is verified as `forebay verify --data-dir` does, and only then gets its name.
+_EPILOG = """With --data-dir, the copy is verified as `forebay verify --data-dir` does, and only then gets its name.
 
 The server may run, on this machine. The copy is as of one moment then, as if the machine had lost power: it has all
 that was acknowledged before, and of each transaction all or nothing. Writes go on meanwhile; new writers, transactions
@@ -32,8 +35,15 @@ rounds that were stored after the backup, and accepts those from before.
 
 To restore, start a server on the copy, or on a copy of it:  forebay server --data-dir backups/monday
 
-example:
+With --store, the store of a server is copied into another one, from anywhere, as of now or as of a time that is not
+longer ago than the server's store.retention. All tables and transactions are as of one instant. A second copy into the
+same target adds what is new. To restore, start a server on the target:
+forebay server --data-dir new -D store=s3://backups/shop
+
+examples:
   forebay backup --data-dir data/ backups/monday
+  forebay backup --store s3://bucket/shop s3://backups/shop
+  forebay backup --store s3://bucket/shop --at '2026-01-31 12:00:00' s3://backups/before-the-accident
 
 Exit codes: 0 copied and verified, 1 refused or failed, 2 wrong usage, 130 interrupted."""
 
@@ -44,17 +54,29 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     """Declare the options of `forebay backup`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    parser.add_argument("target", help="the folder to create")
+    parser.add_argument("target", help="the folder to create; with --store the store to copy to")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--data-dir", metavar="DIR", help="the data directory of a server on this machine, running or stopped"
+    )
+    source.add_argument("--store", metavar="STORE", help="the setting 'store' of a server")
+    parser.add_argument("--at", metavar="TIME", help="with --store: as of this time (UTC)")
     parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        required=True,
-        help="the data directory of a server on this machine, running or stopped",
+        "-D",
+        dest="definitions",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="with --store: a setting that both stores need, such as store.s3.region; may be repeated",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Copy a data directory, verify the copy, and print what was copied; return the exit code."""
+    """Copy a data directory or a store, and print what was copied; return the exit code."""
+    if options.store is not None:
+        return _copy_store(options)
+    if options.at is not None or options.definitions:
+        raise InvalidRequest("--at and -D are for copies of a store (--store): a data directory has only its own time")
     source = Path(local_folder(options.data_dir, "the data directory"))
     target = Path(local_folder(options.target, "the target"))
     if target.exists():
@@ -87,6 +109,25 @@ def run(options: argparse.Namespace) -> int:
         raise
     print(f"copied {copied} to {target}; {report.summary()}")
     return 0
+
+
+def _copy_store(options: argparse.Namespace) -> int:
+    settings = dict(parse_definition(text) for text in options.definitions)
+    own = server_config(os.curdir, settings=settings).store_options
+    source, target = (open_store(where, _options_of(where, own)) for where in (options.store, options.target))
+    at_ms = None if options.at is None else moment_ms(options.at, "--at")
+    with Progress("copying:", unit="objects") as progress:
+        copied = copy_store(source, target, at_ms, progress.at)
+    print(
+        f"copied {copied.objects:,} objects of {format_bytes(copied.bytes)} to {target.location}, which is as of "
+        f"{time_text(copied.at_ms)} (object {copied.number} of the journal)"
+    )
+    return 0
+
+
+def _options_of(where: str, options: dict[str, str]) -> dict[str, str]:
+    """Those of a store in the cloud; one of the two may be a directory."""
+    return options if "://" in where and not where.startswith("file:") else {}
 
 
 def _copy_running(source: Path, to: Path) -> str:

@@ -286,7 +286,11 @@ class ForebayServer:
         gate = None if journal is None else journal.open_gate(asyncio.get_running_loop())
         remote_logs = None if journal is None else self._remote_logs(journal.store, store)
         states = (
-            None if journal is None else StateSnapshots(store, journal.store, injected.fs, injected.clock, injected.ids)
+            None
+            if journal is None
+            else StateSnapshots(
+                store, journal.store, injected.fs, injected.clock, injected.ids, config.value("store.retention")
+            )
         )
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
@@ -361,7 +365,8 @@ class ForebayServer:
     def _remote_logs(self, store: ObjectStore, metadata: MetadataStore) -> RemoteLogs:
         cache_bytes = self.config.value("remote.log.index-file-cache-size")
         readers = SegmentReaders(store, self.config.log_config, cache_bytes)
-        return RemoteLogs(metadata, readers, self._injected.clock, self._injected.ids)
+        retention_ms = self.config.value("store.retention")
+        return RemoteLogs(metadata, readers, self._injected.clock, self._injected.ids, retention_ms)
 
     def _start_journal(
         self, journal: ServerJournal, context: ServerContext, remote_logs: RemoteLogs, states: StateSnapshots

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
-from forebay.base.errors import CorruptData, ErrorCode, StorageFailure, Unavailable, UnsupportedOperation
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, StorageFailure, Unavailable, UnsupportedOperation
 from forebay.store.journal_format import (
     FOOTER_BYTES,
     FORMAT_VERSION,
@@ -122,12 +122,13 @@ def newest_object(store: ObjectStore) -> JournalObject | None:
     return JournalObject(store, number) if number else None
 
 
-def newest_checkpoint(store: ObjectStore) -> JournalCheckpoint | None:
+def newest_checkpoint(store: ObjectStore, until: int | None = None) -> JournalCheckpoint | None:
     """The checkpoint of the newest anchor that has one; None if no anchor does: the journal is read from its start.
 
-    Makes about two requests for each doubling of the number of anchors.
+    With `until` only anchors up to this number count. Makes about two requests for each doubling of the number of
+    anchors.
     """
-    low = _highest(lambda place: _exists(store, place * ANCHOR_EVERY))
+    low = _highest(lambda place: _exists(store, place * ANCHOR_EVERY)) if until is None else until // ANCHOR_EVERY
     for place in range(low, 0, -1):
         for each in JournalObject(store, place * ANCHOR_EVERY).index.entries:
             if isinstance(each.entry, JournalCheckpoint):
@@ -211,6 +212,27 @@ class JournalCursor:
             )
         self.number, self.seal, self.epoch = identity.number, found.footer.seal, identity.epoch
         return found
+
+    def require_place(self) -> None:
+        """Check that the store has the object behind which this cursor stands.
+
+        Raises `Conflict` if it ends before, or has another one: it was put back, or is a copy that has gone on; raises
+        `JournalGone` if the object was deleted.
+        """
+        if not self.number:
+            return
+        try:
+            found = JournalObject(self.store, self.number)
+        except ObjectMissing:
+            self._require_end(self.number)
+        else:
+            if found.footer.seal == self.seal:
+                return
+        raise Conflict(
+            f"the store {self.store.location} has not the object {self.number} of the journal that this place in it is "
+            "behind: it was put back to an earlier state, or is a copy. Start with a new data directory, which is made "
+            "from the store"
+        )
 
     def _require_end(self, number: int) -> None:
         """Raise `JournalGone` if there are objects behind `number`: it was deleted, which leaves its name free."""

@@ -27,7 +27,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
     """Starts a server with tiny log segments, which moves log and state when it is told to."""
     running: list[EmbeddedConnection] = []
 
-    def started(name: str) -> EmbeddedConnection:
+    def started(name: str, **more: str) -> EmbeddedConnection:
         settings = {
             "store": str(tmp_path / "store"),
             "store.interval": "20 ms",
@@ -36,7 +36,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
             "remote.log.task-interval-duration": "1 d",
             "remote.log.task-max-upload-segments": "1000",
         }
-        running.append(forebay.embedded(tmp_path / name, settings=settings))
+        running.append(forebay.embedded(tmp_path / name, settings=settings | more))
         return running[-1]
 
     yield started
@@ -119,11 +119,8 @@ def test_files_that_do_not_change_are_uploaded_once(start: Start, tmp_path: Path
     assert sum(path.stat().st_size for path in listed) == sum(file.listed.size_bytes for file in snapshot.files)
 
 
-def test_objects_of_dropped_tables_are_deleted_later(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("forebay.server.remote_state.state_snapshots.READERS_MS", 0)
-    conn = start("data")
+def test_objects_of_dropped_tables_are_deleted_later(start: Start, tmp_path: Path) -> None:
+    conn = start("data", **{"store.retention": "0 s"})
     table = conn.create_table("fluss.kv", COLUMNS, primary_key="id")
     fill(table, 0, 100)
     tier(conn, table)

@@ -87,8 +87,10 @@ class JournalFollower:
         self.needed_from = self.deleted_until = 1
         """What the last checkpoint says that was read."""
         self.cursor = JournalCursor(store, store_id)
-        if self._read_position() and self.cursor.number == 0:
-            self._clear()
+        if self._read_position():
+            self.cursor.require_place()
+            if self.cursor.number == 0:
+                self._clear()
         self._save_position()  # before anything else: a directory without a position is a server's
         self._metadata_number = self._stored_metadata_number()
         if self.cursor.number == 0:

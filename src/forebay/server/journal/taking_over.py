@@ -136,6 +136,7 @@ def _again(
 ) -> TakenStore:
     """Become the writer again, unless another server has taken over."""
     cursor = JournalCursor(store, bytes.fromhex(state.store), state.number, state.seal, state.epoch)
+    cursor.require_place()
     fences: list[int] = []
     commits = 0
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 UPLOAD_MS = 24 * 3600 * 1000
 """After this time an object that was to be created, and that no segment names, is deleted."""
-READERS_MS = 3600 * 1000
-"""How long an object stays that is not needed any more: for readers that know its name, and for a standby."""
 _DELETED_AT_ONCE = 1000
 
 
@@ -46,9 +44,12 @@ class SegmentUpload(NamedTuple):
 class RemoteLogs:
     """The remote logs of a server. `log` may be called in any thread, the rest in one."""
 
-    def __init__(self, metadata: MetadataStore, readers: SegmentReaders, clock: Clock, ids: IdSource) -> None:
+    def __init__(
+        self, metadata: MetadataStore, readers: SegmentReaders, clock: Clock, ids: IdSource, retention_ms: int
+    ) -> None:
+        """`retention_ms`: how long an object stays that is not needed any more."""
         self._metadata, self._readers, self._store = metadata, readers, readers.store
-        self._clock, self._ids = clock, ids
+        self._clock, self._ids, self._retention_ms = clock, ids, retention_ms
         self._lock = threads.lock()
         self._lists = metadata.remote_logs()
         """Of buckets of which segments were ever copied: up to which offset, and the name of the manifest."""
@@ -134,7 +135,7 @@ class RemoteLogs:
         doomed = [manifest] if manifest else []
         for stored in self._metadata.remote_segments(bucket):
             doomed += stored.objects(tablet_of_manifest(manifest))
-        self._metadata.forget_remote_log(bucket, dict.fromkeys(doomed, self._clock.now_ms() + READERS_MS))
+        self._metadata.forget_remote_log(bucket, dict.fromkeys(doomed, self._clock.now_ms() + self._retention_ms))
         with self._lock:
             self._logs.pop(bucket, None)
             del self._lists[bucket]
@@ -151,7 +152,7 @@ class RemoteLogs:
         end: int | None = None,
     ) -> None:
         removed = log.segments[: len(log.segments) - len(kept)]
-        due_ms = self._clock.now_ms() + READERS_MS
+        due_ms = self._clock.now_ms() + self._retention_ms
         doomed = dict.fromkeys((name for each in removed for name in each.objects(log.tablet)), due_ms)
         end_before, before = self._lists.get(bucket, (0, ""))
         if before:

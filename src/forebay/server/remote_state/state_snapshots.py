@@ -21,7 +21,7 @@ from forebay.kv.file_checksums import ListedFile
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.metadata_store import MetadataStore, StateSnapshot, StoredStateFile
 from forebay.server.remote_log.manifest import new_id
-from forebay.server.remote_log.remote_logs import READERS_MS, UPLOAD_MS
+from forebay.server.remote_log.remote_logs import UPLOAD_MS
 from forebay.store.objects import ObjectStore
 
 _READ_BYTES = 8 << 20
@@ -36,10 +36,17 @@ class StateSnapshots:
     """The snapshots of a server's key-value state. `fetch` may be called in any thread, the rest in one."""
 
     def __init__(
-        self, metadata: MetadataStore, store: ObjectStore, fs: FileSystem, clock: Clock, ids: IdSource
+        self,
+        metadata: MetadataStore,
+        store: ObjectStore,
+        fs: FileSystem,
+        clock: Clock,
+        ids: IdSource,
+        retention_ms: int,
     ) -> None:
+        """`retention_ms`: how long an object stays that is not needed any more."""
         self._metadata, self._store, self._fs = metadata, store, fs
-        self._clock, self._ids = clock, ids
+        self._clock, self._ids, self._retention_ms = clock, ids, retention_ms
         self._lock = threads.lock()
         self._snapshots = metadata.state_snapshots()
 
@@ -71,7 +78,7 @@ class StateSnapshots:
         kept = {each.object for each in files}
         old = () if before is None else tuple(each.object for each in before.files if each.object not in kept)
         snapshot = StateSnapshot(checkpoint.offset, tuple(files))
-        due_ms = self._clock.now_ms() + READERS_MS
+        due_ms = self._clock.now_ms() + self._retention_ms
         self._metadata.put_state_snapshot(
             bucket, snapshot, doomed=dict.fromkeys(old, due_ms), kept=[each.object for each in new]
         )
@@ -92,7 +99,7 @@ class StateSnapshots:
     def forget(self, bucket: TableBucket) -> None:
         """Doom the objects of a bucket that was dropped."""
         snapshot = self._snapshots[bucket]
-        due_ms = self._clock.now_ms() + READERS_MS
+        due_ms = self._clock.now_ms() + self._retention_ms
         self._metadata.forget_state_snapshot(bucket, {each.object: due_ms for each in snapshot.files})
         with self._lock:
             del self._snapshots[bucket]

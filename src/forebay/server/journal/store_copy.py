@@ -1,0 +1,242 @@
+"""A copy of a store in another one, as of an instant: a backup, which a server takes up like any store.
+
+An instant is the end of an object of the journal: what is copied is the journal up to there, as far as its newest
+checkpoint needs it, and the objects that the metadata name there. All of these are created once and never changed, so a
+later copy into the same store adds what is new. The journal is copied last and in order: a copy that was interrupted is
+as of an earlier instant, or no store yet.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from forebay.base import threads
+from forebay.base.errors import Conflict, InvalidRequest
+from forebay.base.progress import OnProgress, no_progress
+from forebay.fs.names import WRITER_SNAPSHOT_SUFFIX
+from forebay.log.remote import RemoteLogSegment
+from forebay.server.remote_log.manifest import tablet_of_manifest
+from forebay.store.journal import (
+    ANCHOR_EVERY,
+    STORE_OBJECT,
+    JournalObject,
+    newest_checkpoint,
+    newest_object,
+    object_name,
+)
+from forebay.store.journal_format import (
+    EpochBegan,
+    JournalCheckpoint,
+    MetadataChanged,
+    MetadataImage,
+    Statement,
+    decode_statements,
+)
+from forebay.store.objects import ObjectMissing, ObjectStore, create_once
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+_AT_ONCE = 8
+_READ_BYTES = 8 << 20
+
+
+class StoreCopied(NamedTuple):
+    """What was copied."""
+
+    number: int
+    """The object of the journal at whose end the copy is."""
+    at_ms: int
+    """When that object was created, in ms since 1970, by the clock of the server that wrote it."""
+    objects: int
+    bytes: int
+
+
+class _Instant(NamedTuple):
+    """A store at the end of an object of its journal."""
+
+    last: JournalObject
+    first: int
+    """From this object on the journal is needed."""
+    named: list[str]
+    """Objects that are needed, beside the journal."""
+    doomed: list[str]
+    """Those that are not any more, but may have been at the checkpoint; some were deleted."""
+    fences: set[int]
+
+
+def copy_store(
+    source: ObjectStore, target: ObjectStore, at_ms: int | None = None, progress: OnProgress = no_progress
+) -> StoreCopied:
+    """Copy a store as of now, or as of `at_ms`: the last object of its journal that was created by then.
+
+    The target is new, or has an earlier copy of the same store. `progress` is in objects. Raises `InvalidRequest` if
+    the source has no journal, or does not reach back so far; `Conflict` if the target is not an earlier copy;
+    `StorageFailure`, also if an object was deleted meanwhile (then `store.retention` is shorter than a copy takes), and
+    `CorruptData`.
+    """
+    end = newest_object(source)
+    if end is None:
+        raise InvalidRequest(f"no server has written to the store {source.location} yet")
+    instant = _instant(source, end if at_ms is None else _last_by(source, end, at_ms))
+    before = newest_object(target)
+    known: set[str] = set()
+    start = instant.first
+    if before is not None:
+        _require_earlier_copy(source, target, instant, before)
+        old = _instant(target, before)
+        known, start = {*old.named, *old.doomed}, max(start, before.footer.identity.number + 1)
+    copying = _Copying(source, target, progress)
+    number = instant.last.footer.identity.number
+    anchors_and_fences = {*range(ANCHOR_EVERY, number + 1, ANCHOR_EVERY), *instant.fences}
+    low = 0 if before is None else before.footer.identity.number
+    numbers = sorted({*range(start, number + 1), *(each for each in anchors_and_fences if each > low)})
+    named = [name for name in instant.named if name not in known]
+    doomed = [name for name in instant.doomed if name not in known]
+    copying.total = len(named) + len(doomed) + len(numbers) + 1
+    copying.upload(named, is_needed=True)
+    copying.upload(doomed, is_needed=False)
+    copying.create([object_name(each) for each in numbers])
+    copying.create([STORE_OBJECT])
+    return StoreCopied(number, instant.last.index.last_ms, copying.objects, copying.bytes)
+
+
+def _last_by(store: ObjectStore, end: JournalObject, at_ms: int) -> JournalObject:
+    """The last object that was created by that time."""
+    number = end.footer.identity.number
+    if end.index.last_ms <= at_ms:
+        return end
+    for anchor in range(number // ANCHOR_EVERY * ANCHOR_EVERY, -1, -ANCHOR_EVERY):
+        found = JournalObject(store, anchor) if anchor else None
+        if found is not None and found.index.last_ms > at_ms:
+            continue
+        try:
+            while (following := JournalObject(store, anchor + 1)).index.last_ms <= at_ms:
+                found, anchor = following, anchor + 1
+        except ObjectMissing as e:
+            raise InvalidRequest(
+                f"the store {store.location} does not reach back to that time any more: what it needed then was "
+                "deleted (store.retention)"
+            ) from e
+        if found is not None:
+            return found
+    raise InvalidRequest(f"the store {store.location} is younger than that time")
+
+
+def _instant(store: ObjectStore, last: JournalObject) -> _Instant:
+    number = last.footer.identity.number
+    checkpoint = newest_checkpoint(store, number) or JournalCheckpoint(1, 1, 1)
+    fences: set[int] = set()
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as sql:
+        for found in _at_once(partial(JournalObject, store), range(checkpoint.image, number + 1)):
+            image, statements = None, list[Statement]()
+            for each in found.index.entries:
+                match each.entry:
+                    case MetadataImage():
+                        image, statements = found.payload(each), []
+                    case MetadataChanged():
+                        statements += decode_statements(found.payload(each))
+                    case EpochBegan():
+                        fences.add(found.footer.identity.number)
+                    case _:
+                        pass
+            if image is not None:
+                sql.deserialize(image)
+            for text, values in statements:
+                sql.execute(text, values)
+        if not sql.execute("SELECT name FROM sqlite_master").fetchall():  # it ends before the first image
+            return _Instant(last, checkpoint.first, [], [], fences)
+        fences.update(each for (each,) in sql.execute("SELECT number FROM journal_fences"))
+        doomed = [name for (name,) in sql.execute("SELECT name FROM doomed_objects")]
+        return _Instant(last, checkpoint.first, list(_named(sql)), doomed, fences)
+
+
+def _named(sql: sqlite3.Connection) -> Iterator[str]:
+    """The objects that the metadata name, beside those of the journal."""
+    yield from (name for (name,) in sql.execute("SELECT manifest FROM remote_logs WHERE manifest <> ''"))
+    for manifest, *segment in sql.execute(
+        "SELECT manifest, segment_id, start_offset, remote_segments.end_offset, max_timestamp_ms, size_bytes "
+        "FROM remote_segments JOIN remote_logs USING (table_id, partition_id, bucket)"
+    ):
+        yield from RemoteLogSegment(*segment).objects(tablet_of_manifest(manifest))
+    for (files,) in sql.execute("SELECT files FROM state_snapshots"):
+        yield from (name for _, name in json.loads(files))
+
+
+def _require_earlier_copy(source: ObjectStore, target: ObjectStore, instant: _Instant, before: JournalObject) -> None:
+    number, identity = instant.last.footer.identity.number, before.footer.identity
+    what = f"the store {target.location}, which is at object {identity.number} of its journal,"
+    if identity.store_id != instant.last.footer.identity.store_id:
+        raise Conflict(f"{what} is not a copy of {source.location}: choose a new one")
+    if identity.number > number:
+        raise Conflict(f"{what} has more than {source.location} had at that time, object {number}: choose a new one")
+    try:
+        same = JournalObject(source, identity.number).footer.seal
+    except ObjectMissing:
+        return  # deleted since; the target would be refused by whoever reads from before that object to behind it
+    if same != before.footer.seal:
+        raise Conflict(f"{what} has gone on as a store of its own: choose a new one")
+
+
+def _at_once(call: Callable[[A], R], arguments: Sequence[A]) -> Iterator[R]:
+    """The results of calls, in order, some of which are made ahead."""
+    pool = threads.executor(_AT_ONCE, "forebay-store-copy")
+    try:
+        for first in range(0, len(arguments), _AT_ONCE):
+            for made in [pool.submit(call, each) for each in arguments[first : first + _AT_ONCE]]:
+                yield made.result()
+    finally:
+        pool.shutdown(wait=True)
+
+
+class _Copying:
+    """Copies objects, several at once."""
+
+    def __init__(self, source: ObjectStore, target: ObjectStore, progress: OnProgress) -> None:
+        self._source, self._target, self._progress = source, target, progress
+        self.total = self.objects = self.bytes = 0
+
+    def upload(self, names: Sequence[str], *, is_needed: bool) -> None:
+        """Copy objects of any size, in any order; those that are not needed may be missing."""
+
+        def copy(name: str) -> int | None:
+            try:
+                return self._upload(name)
+            except ObjectMissing:
+                if is_needed and not name.endswith(WRITER_SNAPSHOT_SUFFIX):
+                    raise
+                return None
+
+        for size in _at_once(copy, names):
+            if size is not None:
+                self._count(size)
+
+    def _upload(self, name: str) -> int:
+        part, size = self._source.read(name, 0, _READ_BYTES), 0
+
+        def parts() -> Iterator[bytes]:
+            nonlocal part, size
+            while part:
+                yield part
+                size += len(part)
+                part = self._source.read(name, size, size + _READ_BYTES)
+
+        self._target.upload(name, parts())
+        return size
+
+    def create(self, names: Sequence[str]) -> None:
+        """Copy objects of the journal, one after the other."""
+        for name, content in zip(names, _at_once(self._source.read, names), strict=True):
+            if not create_once(self._target, name, content):
+                raise Conflict(f"{self._target.location}/{name} has another content: choose a new store")
+            self._count(len(content))
+
+    def _count(self, size: int) -> None:
+        self.objects += 1
+        self.bytes += size
+        self._progress(self.objects, self.total)
