@@ -239,7 +239,7 @@ def _run(world: World) -> None:
             sched.kill(standby)  # the checks look into the server, which has to be one and the same
         for _ in range(2):
             if world.is_stored and rng.random() < 0.5:
-                world.machines.lose()
+                world.machines.restore() if rng.random() < 0.3 else world.machines.lose()
             elif rng.random() < 0.6:
                 world.fail_machine(rng.choice(("kill", "power", "remount")))
             else:

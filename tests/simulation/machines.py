@@ -4,13 +4,16 @@ starts another server, or when a standby takes over. The former server may live 
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import StorageFailure
 from forebay.server.config import server_config
+from forebay.server.journal.store_copy import copy_store
 from forebay.server.standby import Standby
 from forebay.store.journal_format import EpochBegan
 from tests.simulation.disk import SimDatabaseFile, SimFileSystem, SimVfs
+from tests.simulation.object_store import SimObjectStore
 from tests.simulation.scheduler import Process, SimClock
 
 if TYPE_CHECKING:
@@ -54,6 +57,20 @@ class Machines:
         """End the machine for ever; a new one takes the store up."""
         self._world.fail_machine("power")
         self._world.count("machines lost")
+        self.move()
+
+    def restore(self) -> None:
+        """Go on from a backup of the store, which has all that is acknowledged: the server is gone before."""
+        source = self._world.store
+        assert source is not None
+        self._world.may_restart = False
+        self._world.fail_machine("power")
+        backup = SimObjectStore(self._sched, random.Random(self._rng.random()))
+        copied = copy_store(source, backup)
+        self._world.count("stores restored from a backup")
+        self._world.note(f"a backup at object {copied.number}, of {copied.objects} objects")
+        self._world.store = backup
+        self._world.may_restart = True
         self.move()
 
     def take_over(self, why: str) -> None:

@@ -41,7 +41,7 @@ from tests.simulation.disk import MapEngine, SimDatabaseFile, SimFileSystem, Sim
 from tests.simulation.hlog import engine_on
 from tests.simulation.machines import DATA, PORTS, Machines
 from tests.simulation.network import Network
-from tests.simulation.object_store import SimObjectStore
+from tests.simulation.object_store import RemoteFile, SimObjectStore
 from tests.simulation.scheduler import Process, Scheduler, SimClock, SimEvent, SimLoop, SimTask, SimThreads, Stop
 
 LAKE = "simulation"
@@ -201,7 +201,7 @@ class World:
         self._stack.callback(lambda: setattr(logger, "propagate", before[1]))
         self._stack.callback(logger.removeHandler, handler)
         if self.store is not None:
-            self._stack.enter_context(patch.object(remote_log, "_open", self.store.open))
+            self._stack.enter_context(patch.object(remote_log, "_open", self._open_object))
             self._stack.enter_context(patch.object(journal, "ANCHOR_EVERY", ANCHOR_EVERY))
             self._stack.enter_context(patch.object(checkpoints, "_PREPARED_BEFORE", PREPARED_BEFORE))
         create = open_lakes.create_lake_storage
@@ -290,12 +290,21 @@ class World:
         if self.store is None:
             return {}
         durability = "store" if self.is_stored else "local"
-        return STORE_SETTINGS | {"store.durability": durability, "store.lease": f"{self.lease_seconds} s"}
+        return STORE_SETTINGS | {
+            "store.durability": durability,
+            "store.lease": f"{self.lease_seconds} s",
+            "store.client-access": "direct" if self.seed % 8 == 3 else "server",
+        }
 
     @property
     def _is_fenced(self) -> bool:
         server_journal = None if self.server is None else self.server._journal
         return server_journal is not None and server_journal.is_fenced
+
+    def _open_object(self, path: str) -> RemoteFile:
+        """What clients that read the store themselves open."""
+        assert self.store is not None
+        return self.store.open(path)
 
     def new_disk(self) -> SimFileSystem:
         disk = SimFileSystem(self.sched, random.Random(self.rng.random()), self._fs_failure)

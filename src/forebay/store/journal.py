@@ -63,6 +63,11 @@ def is_anchor(number: int) -> bool:
     return number % ANCHOR_EVERY == 0
 
 
+def anchors(until: int) -> range:
+    """The numbers of all anchors up to `until`."""
+    return range(ANCHOR_EVERY, until + 1, ANCHOR_EVERY)
+
+
 def anchor_from(number: int) -> int:
     """The lowest number of an anchor at or above `number`."""
     return -(-number // ANCHOR_EVERY) * ANCHOR_EVERY

@@ -26,8 +26,7 @@ SMALL = {"log.segment.file-size": "2kb", "remote.log.task-interval-duration": "1
 
 @pytest.fixture(autouse=True)
 def many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("forebay.store.journal", "forebay.server.journal.store_copy"):
-        monkeypatch.setattr(f"{module}.ANCHOR_EVERY", 8)
+    monkeypatch.setattr(journal_module, "ANCHOR_EVERY", 8)
     monkeypatch.setattr("forebay.server.journal.checkpoints._PREPARED_BEFORE", 4)
 
 

@@ -169,7 +169,8 @@ class JournalFollower:
         numbers = self.fences
         if self._fs.exists(self._database.path):
             with self._connected() as sql:
-                numbers = [*numbers, *(number for (number,) in sql.execute("SELECT number FROM journal_fences"))]
+                rows = sql.execute("SELECT number FROM journal_fences").fetchall()
+                numbers = [*numbers, *(number for (number,) in rows)]
         return max(numbers, default=0)
 
     def follow(self) -> int:

@@ -22,9 +22,9 @@ from forebay.fs.names import WRITER_SNAPSHOT_SUFFIX
 from forebay.log.remote import RemoteLogSegment
 from forebay.server.remote_log.manifest import tablet_of_manifest
 from forebay.store.journal import (
-    ANCHOR_EVERY,
     STORE_OBJECT,
     JournalObject,
+    anchors,
     newest_checkpoint,
     newest_object,
     object_name,
@@ -93,7 +93,7 @@ def copy_store(
         known, start = {*old.named, *old.doomed}, max(start, before.footer.identity.number + 1)
     copying = _Copying(source, target, progress)
     number = instant.last.footer.identity.number
-    anchors_and_fences = {*range(ANCHOR_EVERY, number + 1, ANCHOR_EVERY), *instant.fences}
+    anchors_and_fences = {*anchors(number), *instant.fences}
     low = 0 if before is None else before.footer.identity.number
     numbers = sorted({*range(start, number + 1), *(each for each in anchors_and_fences if each > low)})
     named = [name for name in instant.named if name not in known]
@@ -111,7 +111,7 @@ def _last_by(store: ObjectStore, end: JournalObject, at_ms: int) -> JournalObjec
     number = end.footer.identity.number
     if end.index.last_ms <= at_ms:
         return end
-    for anchor in range(number // ANCHOR_EVERY * ANCHOR_EVERY, -1, -ANCHOR_EVERY):
+    for anchor in (*reversed(anchors(number)), 0):
         found = JournalObject(store, anchor) if anchor else None
         if found is not None and found.index.last_ms > at_ms:
             continue
