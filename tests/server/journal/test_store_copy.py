@@ -35,8 +35,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a server in a data directory of this name, with the store of this name."""
     running: list[EmbeddedConnection] = []
 
-    def started(name: str, store: str = "store") -> EmbeddedConnection:
-        settings = {"store": str(tmp_path / store), "store.interval": "20 ms", **SMALL}
+    def started(name: str, store: str = "store", retention: str = "1 h") -> EmbeddedConnection:
+        settings = {"store": str(tmp_path / store), "store.interval": "20 ms", "store.retention": retention, **SMALL}
         running.append(forebay.embedded(tmp_path / name, settings=settings))
         return running[-1]
 
@@ -116,6 +116,50 @@ def test_a_store_is_copied_as_of_any_instant_and_again(start: Start, tmp_path: P
             assert content(restored) == expected
             restored.table("fluss.kv").upsert([{"id": 1, "v": "it goes on"}])
     assert content(conn) == states[-1][1]
+
+
+def test_an_object_that_was_not_yet_created_is_in_the_next_copy(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start("data")
+    for step in range(3):
+        fill(conn, random.Random(2), step)
+    upload, copies = DirectoryStore.upload, []
+
+    def copying(store: DirectoryStore, name: str, parts: Any) -> None:
+        if store.location == str(tmp_path / "store") and not copies:
+            copies.append(name)
+            stored(conn)  # that it is doomed
+            copied(tmp_path, "target")
+            assert not (tmp_path / "target" / name).exists()
+        upload(store, name, parts)
+
+    monkeypatch.setattr(DirectoryStore, "upload", copying)
+    tier(conn)
+    assert copies
+    copied(tmp_path, "target")
+    segments = [path.relative_to(tmp_path / "store") for path in (tmp_path / "store" / "log").rglob("*.log")]
+    assert segments
+    assert all((tmp_path / "target" / path).exists() for path in segments)
+    with start("restored", "target") as restored:
+        assert content(restored) == content(conn)
+
+
+def test_a_time_that_is_longer_ago_than_the_retention_is_refused(start: Start, tmp_path: Path) -> None:
+    conn = start("data", retention="0 s")
+    fill(conn, random.Random(2), 0)
+    stored(conn)
+    at_ms = SYSTEM_CLOCK.now_ms()
+    SYSTEM_CLOCK.sleep(0.003)
+    journal = conn.server.server._journal
+    assert journal is not None
+    for step in range(1, 20):
+        fill(conn, random.Random(2), step)
+        tier(conn)
+    assert not (tmp_path / "store" / journal_module.object_name(4)).exists()
+    with pytest.raises(StorageFailure, match=r"it was deleted, as the store keeps .* longer than the time goes back"):
+        copied(tmp_path, "target", at_ms)
+    assert not (tmp_path / "target").exists()
 
 
 def test_what_is_no_earlier_copy_is_refused(start: Start, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from forebay.base import threads
-from forebay.base.errors import Conflict, InvalidRequest
+from forebay.base.errors import Conflict, InvalidRequest, StorageFailure
 from forebay.base.progress import OnProgress, no_progress
 from forebay.fs.names import WRITER_SNAPSHOT_SUFFIX
 from forebay.log.remote import RemoteLogSegment
@@ -77,33 +77,47 @@ def copy_store(
 
     The target is new, or has an earlier copy of the same store. `progress` is in objects. Raises `InvalidRequest` if
     the source has no journal, or does not reach back so far; `Conflict` if the target is not an earlier copy;
-    `StorageFailure`, also if an object was deleted meanwhile (then `store.retention` is shorter than a copy takes), and
-    `CorruptData`.
+    `StorageFailure`, also if an object was deleted that is needed, and `CorruptData`.
     """
+    try:
+        return _copied(source, target, at_ms, progress)
+    except ObjectMissing as e:
+        raise StorageFailure(
+            f"{e.message}: it was deleted, as the store keeps what is not needed any more for 'store.retention' of its "
+            "server. That has to be longer than a copy takes, and longer than the time goes back"
+        ) from e
+
+
+def _copied(source: ObjectStore, target: ObjectStore, at_ms: int | None, progress: OnProgress) -> StoreCopied:
     end = newest_object(source)
     if end is None:
         raise InvalidRequest(f"no server has written to the store {source.location} yet")
     instant = _instant(source, end if at_ms is None else _last_by(source, end, at_ms))
-    before = newest_object(target)
-    known: set[str] = set()
-    start = instant.first
-    if before is not None:
-        _require_earlier_copy(source, target, instant, before)
-        old = _instant(target, before)
-        known, start = {*old.named, *old.doomed}, max(start, before.footer.identity.number + 1)
-    copying = _Copying(source, target, progress)
     number = instant.last.footer.identity.number
-    anchors_and_fences = {*anchors(number), *instant.fences}
-    low = 0 if before is None else before.footer.identity.number
-    numbers = sorted({*range(start, number + 1), *(each for each in anchors_and_fences if each > low)})
+    copied_until, known = _earlier_copy(source, target, instant)
+    numbers = {*range(instant.first, number + 1), *anchors(number), *instant.fences}
+    new = [object_name(each) for each in sorted(numbers) if each > copied_until]
     named = [name for name in instant.named if name not in known]
     doomed = [name for name in instant.doomed if name not in known]
-    copying.total = len(named) + len(doomed) + len(numbers) + 1
+    copying = _Copying(source, target, progress, len(named) + len(doomed) + len(new) + 1)
     copying.upload(named, is_needed=True)
     copying.upload(doomed, is_needed=False)
-    copying.create([object_name(each) for each in numbers])
+    copying.create(new)
     copying.create([STORE_OBJECT])
     return StoreCopied(number, instant.last.index.last_ms, copying.objects, copying.bytes)
+
+
+def _earlier_copy(source: ObjectStore, target: ObjectStore, instant: _Instant) -> tuple[int, set[str]]:
+    """Up to which object of the journal the target is a copy, and the other objects that it has for sure."""
+    before = newest_object(target)
+    if before is None:
+        return 0, set()
+    _require_earlier_copy(source, target, instant, before)
+    try:
+        # Those that were doomed then may have been created later: they are doomed before they are created, too.
+        return before.footer.identity.number, set(_instant(target, before).named)
+    except ObjectMissing:  # it was interrupted
+        return 0, set()
 
 
 def _last_by(store: ObjectStore, end: JournalObject, at_ms: int) -> JournalObject:
@@ -115,14 +129,8 @@ def _last_by(store: ObjectStore, end: JournalObject, at_ms: int) -> JournalObjec
         found = JournalObject(store, anchor) if anchor else None
         if found is not None and found.index.last_ms > at_ms:
             continue
-        try:
-            while (following := JournalObject(store, anchor + 1)).index.last_ms <= at_ms:
-                found, anchor = following, anchor + 1
-        except ObjectMissing as e:
-            raise InvalidRequest(
-                f"the store {store.location} does not reach back to that time any more: what it needed then was "
-                "deleted (store.retention)"
-            ) from e
+        while (following := JournalObject(store, anchor + 1)).index.last_ms <= at_ms:
+            found, anchor = following, anchor + 1
         if found is not None:
             return found
     raise InvalidRequest(f"the store {store.location} is younger than that time")
@@ -197,9 +205,9 @@ def _at_once(call: Callable[[A], R], arguments: Sequence[A]) -> Iterator[R]:
 class _Copying:
     """Copies objects, several at once."""
 
-    def __init__(self, source: ObjectStore, target: ObjectStore, progress: OnProgress) -> None:
-        self._source, self._target, self._progress = source, target, progress
-        self.total = self.objects = self.bytes = 0
+    def __init__(self, source: ObjectStore, target: ObjectStore, progress: OnProgress, total: int) -> None:
+        self._source, self._target, self._progress, self._total = source, target, progress, total
+        self.objects = self.bytes = 0
 
     def upload(self, names: Sequence[str], *, is_needed: bool) -> None:
         """Copy objects of any size, in any order; those that are not needed may be missing."""
@@ -239,4 +247,4 @@ class _Copying:
     def _count(self, size: int) -> None:
         self.objects += 1
         self.bytes += size
-        self._progress(self.objects, self.total)
+        self._progress(self.objects, self._total)
