@@ -320,7 +320,7 @@ def _frames(side: Side, what: str, connections: int) -> Callable[[], float]:
     table = side.create(what != "append")
     batch = data.batch_of(np.array([7]), 7)
     (table.append if what == "append" else table.upsert)(pa.Table.from_batches([batch]))
-    key, message = _request(table, what, batch)
+    key, message = request_of(table, what, batch)
     clients = [side.opened.enter_context(RawClient(side.tablet)) for _ in range(connections)]
     for client in clients:
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -363,7 +363,7 @@ def drive(sockets: Sequence[socket.socket], frame: bytes, times: int, checked: C
                     sent += 1
 
 
-def _request(table: Table, what: str, batch: pa.RecordBatch) -> tuple[ApiKey, Any]:
+def request_of(table: Table, what: str, batch: pa.RecordBatch) -> tuple[ApiKey, Any]:
     info = table.info
     if what == "append":
         records = bytes(build_arrow_batch(batch, schema_id=info.schema_id, compression="zstd", level=3))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOperation
+from forebay.fs.local import LocalFileSystem
 from forebay.store.directory import DirectoryStore
 from forebay.store.opening import open_store
 from tests.fs.faulty_fs import FaultyFileSystem
@@ -45,6 +47,22 @@ def test_an_object_that_was_created_survives_a_power_loss_whole(seed: int) -> No
     assert found[:expected] == [f"journal/{number}" for number in range(expected)]
     for number in range(len(found)):
         assert store.read(f"journal/{number}") == b"%d" % number * 100
+
+
+def test_a_folder_is_made_durable_once_and_again_if_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    make = LocalFileSystem.make_directories
+    monkeypatch.setattr(LocalFileSystem, "make_directories", lambda fs, path: [made.append(path), make(fs, path)][1])
+    store = open_store(str(tmp_path))
+    for number in range(3):
+        assert store.create(f"a/{number}", b"x")
+        store.upload(f"a/{number} large", [b"x"])
+    shutil.rmtree(tmp_path / "a")
+    assert store.create("a/3", b"x")
+    shutil.rmtree(tmp_path / "a")
+    store.upload("a/4", [b"x"])
+    assert made == [f"{tmp_path}/a"] * 3
+    assert names(store, "a/") == ["a/4"]
 
 
 def test_a_place_that_cannot_be_a_store_is_refused(tmp_path: Path) -> None:

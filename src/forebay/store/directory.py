@@ -6,9 +6,9 @@ taken (`FileSystem.publish_if_absent`). The file system must do that atomically 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from forebay.base.locations import below
 from forebay.fs.interface import FileMissing, FileSystem
@@ -18,6 +18,10 @@ from forebay.store.objects import ObjectEntry, ObjectMissing
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+T = TypeVar("T")
+
+_FOLDERS_MAX = 10_000
+
 
 class DirectoryStore:
     """The objects in the folder `location`, which is created with the first one."""
@@ -25,6 +29,8 @@ class DirectoryStore:
     def __init__(self, file_system: FileSystem, location: str) -> None:
         self.location = location
         self._files = file_system
+        self._durable: set[str] = set()
+        """Folders whose names are known to be durable; another process may have made them just now."""
 
     def __repr__(self) -> str:
         return f"DirectoryStore({self.location!r})"
@@ -32,8 +38,21 @@ class DirectoryStore:
     def create(self, name: str, data: Buffer) -> bool:
         """See `ObjectStore.create`."""
         path = below(self.location, name)
-        self._files.make_directories(path.rpartition("/")[0])
-        return self._files.publish_if_absent(path, data)
+        return self._in_folder(path, lambda: self._files.publish_if_absent(path, data))
+
+    def _in_folder(self, path: str, write: Callable[[], T]) -> T:
+        """Write a file whose folder may be missing."""
+        folder = path.rpartition("/")[0]
+        if folder in self._durable:
+            try:
+                return write()
+            except FileMissing:  # it was removed as an empty one
+                pass
+        self._files.make_directories(folder)
+        if len(self._durable) >= _FOLDERS_MAX:
+            self._durable.clear()
+        self._durable.add(folder)
+        return write()
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """See `ObjectStore.read`."""
@@ -49,16 +68,14 @@ class DirectoryStore:
     def upload(self, name: str, parts: Iterable[Buffer]) -> None:
         """See `ObjectStore.upload`."""
         path = below(self.location, name)
-        folder = path.rpartition("/")[0]
-        self._files.make_directories(folder)
         temporary = path + TEMPORARY_SUFFIX
-        with closing(self._files.open_append(temporary)) as file:
+        with closing(self._in_folder(temporary, lambda: self._files.open_append(temporary))) as file:
             file.truncate(0)  # what an attempt that failed has left
             for part in parts:
                 file.append([part])
             file.sync()
         self._files.rename(temporary, path)
-        self._files.sync_directory(folder)
+        self._files.sync_directory(path.rpartition("/")[0])
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         """See `ObjectStore.list`."""
