@@ -2,12 +2,15 @@
 
 Spark's interfaces do not pass this to catalogs and tables. It is read from parts of Spark that are not public: the
 plans of running statements (`omitted_columns`, `is_insert_only_merge`), and the stack of the thread
-(`is_planning_stream`).
+(`is_planning_stream`); and the plan of a stream (`streamed_columns`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+
+from pyspark.sql.types import StructField, StructType
 
 from forebay.spark.jvm.gateway import CATALYST, JavaObject, Jvm
 
@@ -28,6 +31,27 @@ def is_planning_stream(jvm: Jvm) -> bool:
     text = jvm.class_("java.io.StringWriter")()
     jvm.class_("java.lang.Throwable")().printStackTrace(jvm.class_("java.io.PrintWriter")(text))
     return "MicroBatchExecution.logicalPlan" in str(text.toString())
+
+
+def streamed_columns(jvm: Jvm, table: str) -> StructType:
+    """The columns that the stream which the calling thread plans reads of a table, whatever its query does with them.
+
+    Metadata columns are among them, behind those of the table, if the query names one. Before Spark 4.3 nothing else
+    tells of them: scans of streams are not told which columns are requested.
+    """
+    with jvm.known_layout("plan of a stream"):
+        thread = jvm.class_("java.lang.Thread").currentThread()
+        outer = thread.getClass().getDeclaredField("$outer")
+        outer.setAccessible(True)
+        leaves = outer.get(thread).analyzedPlan().collectLeaves()
+        fields: dict[str, StructField] = {}
+        for leaf in (leaves.apply(index) for index in range(int(leaves.size()))):
+            if _class_of(leaf) == "StreamingRelationV2" and str(leaf.table().name()) == table:
+                schema = StructType.fromJson(json.loads(str(leaf.schema().json())))
+                fields |= {field.name: field for field in schema.fields}
+        if not fields:
+            raise LookupError(f"there is no relation of {table}")
+        return StructType(list(fields.values()))
 
 
 def omitted_columns(jvm: Jvm) -> tuple[str, ...] | None:

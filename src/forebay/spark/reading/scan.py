@@ -24,7 +24,7 @@ from forebay.spark.context import SessionContext
 from forebay.spark.filters import to_predicate, to_text
 from forebay.spark.jvm.expressions import read_expression
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
-from forebay.spark.jvm.planning import calling_thread_id
+from forebay.spark.jvm.planning import calling_thread_id, streamed_columns
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.scan_metrics import scan_metrics
 from forebay.spark.jvm.spark_values import column_reference, struct_type
@@ -58,8 +58,18 @@ class ScanProxy(JavaProxy):
         READ + "Batch",
     )
 
-    def __init__(self, context: SessionContext, relation: Relation, pushdown: Pushdown, schema: StructType) -> None:
+    def __init__(
+        self,
+        context: SessionContext,
+        relation: Relation,
+        pushdown: Pushdown,
+        schema: StructType,
+        *,
+        has_requested: bool = True,
+    ) -> None:
+        """`has_requested`: whether Spark has said which columns it requests; `schema` is the table's if not."""
         super().__init__(context.jvm)
+        self._has_requested = has_requested
         self._context = context
         self._relation = relation
         self._pushdown = pushdown
@@ -161,7 +171,8 @@ class ScanProxy(JavaProxy):
     def toMicroBatchStream(self, checkpoint: str) -> JavaProxy:
         """The stream of the table: Spark requests all columns of a stream and evaluates filters itself."""
         self._is_stream = True
-        return self._relation.stream(self._schema, self._mode()[0])
+        schema = self._schema if self._has_requested else streamed_columns(self.jvm, self._relation.name)
+        return self._relation.stream(schema, self._mode()[0])
 
     def supportedCustomMetrics(self) -> JavaObject:
         return self._once("metrics", lambda: scan_metrics(self.jvm)[0])
