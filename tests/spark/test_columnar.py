@@ -20,7 +20,7 @@ from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.jvm import executor_classes
-from forebay.spark.jvm.compiler import spark_class_loader
+from forebay.spark.jvm.compiler import bytecodes, spark_class_loader
 from forebay.spark.jvm.gateway import Jvm, once_per_jvm
 from forebay.spark.jvm.spark_values import struct_type
 from forebay.spark.reading import task_readers
@@ -220,6 +220,13 @@ def read_all(spark: Any) -> Callable[[StructType, bytes], Any]:
     compiler.cook("\n".join([*imports, *(line for line in lines if line not in imports)]))
     made = compiler.getClassLoader().loadClass("ReadAll").getConstructors()[0]
     return lambda schema, message: made.newInstance(jvm.array("java.lang.Object", [struct_type(jvm, schema), message]))
+
+
+def test_classes_compile_without_what_early_releases_lack(spark: Any) -> None:
+    source = executor_classes.executor_source("ForebayColumnarFactory")
+    without = executor_classes.without_later_method(source)
+    assert len(source.splitlines()) - len(without.splitlines()) == 3
+    assert "ForebayColumnarFactory" in bytecodes(Jvm.of(spark), without)
 
 
 def batch_of_all_types(spark: Any, connection: Connection, database: str) -> tuple[Any, pa.RecordBatch]:

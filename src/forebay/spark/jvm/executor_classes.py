@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from forebay.spark.jvm.compiler import Constructor, bytecodes, class_of_jar, joined_source, reflective_constructor
-from forebay.spark.jvm.gateway import Jvm, once_per_jvm
+from forebay.spark.jvm.gateway import CONNECTOR, Jvm, once_per_jvm
 from forebay.spark.jvm.jar_cache import cached_jar
 from forebay.spark.jvm.python_tasks import session_artifacts
 
@@ -23,6 +23,8 @@ _PARTS = {
     "ForebayColumnarFactory": ("ForebayArrow", "ForebayDirect", "ForebayLogs", "ForebayMixedScan", "ForebayPages")
 }
 """The classes that each class needs; they are compiled together with it."""
+
+_LATER_METHOD = "initMetricsValues"
 
 
 def executor_class(jvm: Jvm, name: str, cache: Path | None = None) -> Constructor:
@@ -52,7 +54,19 @@ def _send_jar(jvm: Jvm, jar: Path, _artifacts: str | None) -> None:
 
 def class_jar(jvm: Jvm, name: str, cache: Path | None = None) -> Path:
     """The jar with the class `name`, compiled for the Spark of `jvm` unless `cache` has it."""
-    return cached_jar(name, executor_source(name), jvm.spark_version, partial(bytecodes, jvm), cache)
+    return cached_jar(name, executor_source(name), jvm.spark_version, partial(_compiled, jvm), cache)
+
+
+def _compiled(jvm: Jvm, source: str) -> dict[str, bytes]:
+    reader = jvm.class_("java.lang.Class").forName(CONNECTOR + "read.PartitionReader")
+    if _LATER_METHOD not in {str(method.getName()) for method in reader.getMethods()}:
+        source = without_later_method(source)
+    return bytecodes(jvm, source)
+
+
+def without_later_method(source: str) -> str:
+    """A source without the method of `PartitionReader` that early releases of Spark 4.0 and 4.1 lack, a line each."""
+    return "\n".join(line for line in source.splitlines() if f"void {_LATER_METHOD}(" not in line)
 
 
 def executor_source(name: str) -> str:
