@@ -15,8 +15,11 @@ def rows_without_columns(rows: int) -> pa.RecordBatch:
 
 
 def integers(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of an integer array without nulls, sharing its memory (`to_numpy` would import pandas)."""
-    width = np.dtype(array.type.to_pandas_dtype())
+    """The values of an integer array without nulls, sharing its memory.
+
+    `to_numpy` would import pandas, and so does `to_pandas_dtype` of pyarrow 23.
+    """
+    width = np.dtype(f"{'u' if pa.types.is_unsigned_integer(array.type) else 'i'}{array.type.bit_width // 8}")
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(0, width)

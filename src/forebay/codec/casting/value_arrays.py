@@ -53,7 +53,7 @@ def _numbers(values: Sequence[Any], t: pa.DataType) -> list[pa.Buffer]:
     if _is.is_floating(t):
         doubles = np.fromiter((0.0 if value is None else value for value in values), np.float64, len(values))
         with np.errstate(over="ignore"):
-            return [pa.py_buffer(doubles.astype(t.to_pandas_dtype()))]
+            return [pa.py_buffer(doubles.astype(f"f{t.bit_width // 8}"))]
     width = np.dtype(f"i{t.bit_width // 8}")
     return [pa.py_buffer(np.fromiter((0 if value is None else value for value in values), width, len(values)))]
 
