@@ -1,18 +1,18 @@
 """The statement or stream that Spark plans in the thread that called a proxy.
 
 Spark's interfaces do not pass this to catalogs and tables. It is read from parts of Spark that are not public: the
-plans of running statements (`omitted_columns`, `is_insert_only_merge`), and the stack of the thread
-(`is_planning_stream`); and the plan of a stream (`streamed_columns`).
+plans of running statements (`omitted_columns`, `is_insert_only_merge`) and streams (`streamed_columns`), and the stack
+of the thread (`is_planning_stream`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from pyspark.sql.types import StructField, StructType
 
 from forebay.spark.jvm.gateway import CATALYST, JavaObject, Jvm
+from forebay.spark.jvm.spark_values import python_schema
 
 
 def calling_thread_id(jvm: Jvm) -> int:
@@ -47,8 +47,7 @@ def streamed_columns(jvm: Jvm, table: str) -> StructType:
         fields: dict[str, StructField] = {}
         for leaf in (leaves.apply(index) for index in range(int(leaves.size()))):
             if _class_of(leaf) == "StreamingRelationV2" and str(leaf.table().name()) == table:
-                schema = StructType.fromJson(json.loads(str(leaf.schema().json())))
-                fields |= {field.name: field for field in schema.fields}
+                fields |= {field.name: field for field in python_schema(leaf.schema()).fields}
         if not fields:
             raise LookupError(f"there is no relation of {table}")
         return StructType(list(fields.values()))

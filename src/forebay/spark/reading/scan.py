@@ -58,18 +58,8 @@ class ScanProxy(JavaProxy):
         READ + "Batch",
     )
 
-    def __init__(
-        self,
-        context: SessionContext,
-        relation: Relation,
-        pushdown: Pushdown,
-        schema: StructType,
-        *,
-        has_requested: bool = True,
-    ) -> None:
-        """`has_requested`: whether Spark has said which columns it requests; `schema` is the table's if not."""
+    def __init__(self, context: SessionContext, relation: Relation, pushdown: Pushdown, schema: StructType) -> None:
         super().__init__(context.jvm)
-        self._has_requested = has_requested
         self._context = context
         self._relation = relation
         self._pushdown = pushdown
@@ -171,8 +161,10 @@ class ScanProxy(JavaProxy):
     def toMicroBatchStream(self, checkpoint: str) -> JavaProxy:
         """The stream of the table: Spark requests all columns of a stream and evaluates filters itself."""
         self._is_stream = True
-        schema = self._schema if self._has_requested else streamed_columns(self.jvm, self._relation.name)
-        return self._relation.stream(schema, self._mode()[0])
+        schema, relation = self._schema, self._relation
+        if schema is relation.schema:  # Spark has not said which columns it requests
+            schema = streamed_columns(self.jvm, relation.name)
+        return relation.stream(schema, self._mode()[0])
 
     def supportedCustomMetrics(self) -> JavaObject:
         return self._once("metrics", lambda: scan_metrics(self.jvm)[0])

@@ -99,7 +99,7 @@ class ScanBuilder(JavaProxy):
             all_of(self._row_filters),
             self._limit,
         )
-        scan = ScanProxy(self._context, self._relation, pushdown, self._schema, has_requested=self._is_batch)
+        scan = ScanProxy(self._context, self._relation, pushdown, self._schema)
         if not self._is_batch or is_planning_stream(self.jvm):
             return scan
         # Filters on partition keys are excluded: Parquet treats a filtered column that is not read as missing in the
