@@ -102,7 +102,7 @@ class Client:
             else beside.connections
         )
         context: Any = SimpleNamespace(
-            clock=self.clock, limits=self.limits, in_io=self.in_io, counters=ServerCounters()
+            clock=self.clock, limits=self.limits, in_io=self.in_io, counters=ServerCounters(), gate=None
         )
         self.may_parse = asyncio.Event()
         self.may_parse.set()
