@@ -20,19 +20,9 @@ from forebay.server.wire import short_requests
 from tests.patience import until
 from tests.server.raw_client import ApiKey, RawClient, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.wire.replicas import replica_of
+from tests.server.wire.replicas import open_bytes, produce, replica_of
 
 WRITER = 5
-
-
-@pytest.fixture(params=["loop", "queues"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who writes: the event loop, as on a disk with quick syncs, or write queues, as on a disk without."""
-    monkeypatch.setattr(write_queue, "QUICK_SYNC_SECONDS", 10.0 if request.param == "loop" else -1.0)
-    monkeypatch.setattr(write_queue, "LONE_SYNC_SECONDS", 10.0 if request.param == "loop" else -1.0)
-    monkeypatch.setattr(write_queue, "LONG_SECONDS", 10.0)
-    monkeypatch.setattr(write_queue, "QUICK_SYNCS_MIN", 0 if request.param == "loop" else 1)
-    return str(request.param)
 
 
 @pytest.fixture
@@ -57,18 +47,8 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     return found
 
 
-def produce(table_id: int, records: bytes, *, timeout_ms: int = 10_000) -> pb.ProduceLogRequest:
-    request = pb.ProduceLogRequest(acks=-1, table_id=table_id, timeout_ms=timeout_ms)
-    request.buckets_req.add(bucket_id=0, records=records)
-    return request
-
-
 def numbered(sequence: int, rows: int = 1) -> bytes:
     return log_records(range(rows), writer_id=WRITER, batch_sequence=sequence)
-
-
-def open_bytes(bench: Bench) -> int:
-    return bench.server.server.connections.memory_pools.requests.used
 
 
 def wait_until_all_is_released(bench: Bench, table_id: int) -> None:

@@ -19,6 +19,9 @@ from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.base.thread_rules import any_thread
 from forebay.server.journal.feed import JournalFeed
 
+Release = Callable[[ForebayError | None], None]
+"""Gives an answer, or the error in its place."""
+
 
 class AnswerGate(Protocol):
     """Holds answers back."""
@@ -37,13 +40,8 @@ class AnswerGate(Protocol):
         """Whether an answer that is made now need not wait."""
         ...
 
-    @property
-    def holds_writes(self) -> bool:
-        """Whether an answer to a write has to wait, or cannot be given."""
-        ...
-
-    async def passed(self) -> None:
-        """Return when an answer that is made now may be given. Raises as `require_lease` does."""
+    def hold(self, release: Release) -> None:
+        """Call `release` when an answer that is made now may be given, or with the error if it must not be given."""
         ...
 
     def stored(self, count: int) -> None:
@@ -53,6 +51,22 @@ class AnswerGate(Protocol):
     def fail(self, error: ForebayError) -> None:
         """Let no answer pass any more. Called in any thread."""
         ...
+
+
+async def passed(gate: AnswerGate) -> None:
+    """Return when an answer that is made now may be given. Raises the error that is to be given in its place."""
+    future = asyncio.get_running_loop().create_future()
+
+    def release(error: ForebayError | None) -> None:
+        if future.done():
+            return  # its connection was closed
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    gate.hold(release)
+    await future
 
 
 class LeaseGate:
@@ -70,27 +84,26 @@ class LeaseGate:
 
     def require_lease(self) -> None:
         """See `AnswerGate.require_lease`."""
-        if self._error is not None:
-            raise self._error
-        if not self._is_leased():
-            raise Unavailable(
-                f"the server in {self._name} cannot reach its store, and another one may have taken over",
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            )
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(self) -> ForebayError | None:
+        if self._error is not None or self._is_leased():
+            return self._error
+        return Unavailable(
+            f"the server in {self._name} cannot reach its store, and another one may have taken over",
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        )
 
     @property
     def is_open(self) -> bool:
         """See `AnswerGate.is_open`."""
         return self.has_lease
 
-    @property
-    def holds_writes(self) -> bool:
-        """See `AnswerGate.holds_writes`."""
-        return not self.is_open
-
-    async def passed(self) -> None:
-        """See `AnswerGate.passed`."""
-        self.require_lease()
+    def hold(self, release: Release) -> None:
+        """See `AnswerGate.hold`."""
+        release(self._refusal())
 
     @any_thread
     def stored(self, count: int) -> None:
@@ -121,28 +134,21 @@ class StoreGate(LeaseGate):
         super().__init__(has_lease, name, loop)
         self._feed, self._wake = feed, wake
         self._stored = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[int, Release]] = deque()
 
     @property
     def is_open(self) -> bool:
         """See `AnswerGate.is_open`."""
         return self._stored >= self._feed.noted and self.has_lease
 
-    @property
-    def holds_writes(self) -> bool:
-        """See `AnswerGate.holds_writes`."""
-        return True
-
-    async def passed(self) -> None:
-        """See `AnswerGate.passed`."""
-        noted = self._feed.noted
-        self.require_lease()
-        if self._stored < noted:
-            future = self._loop.create_future()
-            self._waiting.append((noted, future))
+    def hold(self, release: Release) -> None:
+        """See `AnswerGate.hold`."""
+        noted, refusal = self._feed.noted, self._refusal()
+        if refusal is not None or self._stored >= noted:
+            release(refusal)
+        else:
+            self._waiting.append((noted, release))
             self._wake()
-            await future
-            self.require_lease()
 
     @any_thread
     def stored(self, count: int) -> None:
@@ -152,13 +158,9 @@ class StoreGate(LeaseGate):
     def _release(self, count: int) -> None:
         self._stored = count
         while self._waiting and self._waiting[0][0] <= count:
-            _, future = self._waiting.popleft()
-            if not future.done():  # else its connection was closed
-                future.set_result(None)
+            self._waiting.popleft()[1](self._refusal())
 
     def _end(self, error: ForebayError) -> None:
         super()._end(error)
         while self._waiting:
-            _, future = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(error)
+            self._waiting.popleft()[1](error)

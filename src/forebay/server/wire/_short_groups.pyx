@@ -1,7 +1,8 @@
 """Short requests of one round or iteration of the event loop, grouped by bucket, and their answers.
 
 A *group* is the short requests for one bucket. Groups are served together (`ShortGroups.flush`), so that a bucket is
-accessed once. Writes that wait for a write queue are open, and count as memory, until they are answered.
+accessed once. Writes that wait for a write queue, and requests whose answers wait for the store, are open, and count as
+memory, until they are answered.
 
 All methods belong to the thread of the event loop.
 """
@@ -20,6 +21,11 @@ cdef enum:
 
 cdef int HELD = ConnectionState.HELD
 cdef int READING_ON = Reading.ON
+
+
+cdef inline Py_ssize_t memory_of(ShortRequest request):
+    """The memory that an unanswered request counts as."""
+    return OPEN_BYTES if request.records is None else OPEN_BYTES + PyBytes_GET_SIZE(request.records)
 
 
 cdef class Group:
@@ -147,35 +153,43 @@ cdef class ShortGroups:
         if peer.state == HELD:
             peer.balance()
 
-    def answer_written(self, list requests, results):
-        """Answer the writes that have succeeded with their offsets. Return the failed ones, with their results."""
-        cdef ShortRequest request
+    def answer_all(self, list requests, list frames):
+        """Send the frames that answer requests, together."""
         cdef Py_ssize_t i
-        cdef list failures = []
         cdef bint is_batch = not self.is_batching and self.batch is not None and len(requests) > 1
         if is_batch:
             self.is_batching = True
         try:
-            for i, result in enumerate(results):
-                request = requests[i]
-                if isinstance(result, Exception) or result.error is not None:
-                    failures.append((request, result))
-                else:
-                    self.answer(request, encode_written(
-                        request, result.base_offset if request.api_key == PRODUCE_LOG else result.log_end_offset
-                    ))
+            for i in range(len(requests)):
+                self.answer(requests[i], frames[i])
         finally:
             if is_batch:
                 self.is_batching = False
                 self.batch.send_all()
+
+    def answer_written(self, list requests, results):
+        """Answer the writes that have succeeded with their offsets. Return the failed ones, with their results."""
+        cdef ShortRequest request
+        cdef Py_ssize_t i
+        cdef list failures = [], written = [], frames = []
+        for i, result in enumerate(results):
+            request = requests[i]
+            if isinstance(result, Exception) or result.error is not None:
+                failures.append((request, result))
+            else:
+                written.append(request)
+                frames.append(encode_written(
+                    request, result.base_offset if request.api_key == PRODUCE_LOG else result.log_end_offset
+                ))
+        self.answer_all(written, frames)
         return failures
 
-    # ---- queued writes ----------------------------------------------------------------------------------------------
+    # ---- requests that wait ------------------------------------------------------------------------------------------
 
     def open_waiting(self, list requests):
-        """Register writes as unanswered, and count their memory until `release_waiting`.
+        """Register requests as unanswered, and count their memory until `release_waiting`.
 
-        The id of each write was free when the write was taken. If its client has opened another request with that id
+        The id of each request was free when the request was taken. If its client has opened another request with that id
         since, the connection is closed, as for any id that is used twice, and the other request stays registered.
         """
         cdef ShortRequest request
@@ -188,14 +202,14 @@ cdef class ShortGroups:
                     peer.end_reused(request.request_id)
                 else:
                     peer.open[request.request_id] = peer.short_apis[kind_of(request.api_key)]
-            size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
+            size = memory_of(request)
             peer.open_bytes += size
             total += size
         self.request_pool.take(total)
 
     def close_waiting(self, list requests, set late):
-        """Remove writes from the unanswered requests, except for those in `late`. Return the positions of the writes
-        that were registered, which are to be answered."""
+        """Remove requests from the unanswered ones, except for those in `late`. Return the positions of those that
+        were registered, which are to be answered."""
         cdef ShortRequest request
         cdef Py_ssize_t i
         cdef list unanswered = []
@@ -207,12 +221,12 @@ cdef class ShortGroups:
         return unanswered
 
     def release_waiting(self, list requests):
-        """Release the memory of writes, and resume connections that have waited for it."""
+        """Release the memory of requests, and resume connections that have waited for it."""
         cdef ShortRequest request
         cdef Peer peer
         cdef Py_ssize_t size, total = 0
         for request in requests:
-            size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
+            size = memory_of(request)
             (<Peer?> request.client).open_bytes -= size
             total += size
         self.request_pool.give(total)

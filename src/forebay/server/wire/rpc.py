@@ -48,6 +48,7 @@ from forebay.server.flow.fair_executor import context_of
 from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
 from forebay.server.flow.request_limits import SHORT_LIST
 from forebay.server.flow.response_memory import ResponseMemory
+from forebay.server.journal.store_gate import passed
 from forebay.server.wire._peer import OPEN_REQUEST_BYTES, Peer
 from forebay.server.wire._transport import SocketTransport
 from forebay.server.wire.send_queue import SendQueue
@@ -671,7 +672,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if key in _OF_WHAT_IS_STORED:
             gate.require_lease()
         else:
-            await gate.passed()
+            await passed(gate)
 
     async def _finish(
         self,

@@ -7,7 +7,7 @@ Short requests that arrive in one iteration of the event loop form a group for e
 (`forebay.server.storage.write_command`), like the writes of all other requests. The event loop's thread writes it if it
 need not wait (`WriteMode.AT_ONCE`). Otherwise the bucket's write queue does, and its thread wakes the loop once for all
 commands that are written. No write overtakes another one of its connection: the handlers of longer writes begin after
-`ShortRequests.flush`.
+`ShortRequests.flush`. Answers that have to wait for the store (`AnswerGate`) wait as a group.
 
 Rule: a request that is unusual, or cannot be served, goes to its handler before it has any effect, so that errors are
 raised in one place. Errors of the write itself are answered here.
@@ -19,7 +19,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from forebay.base.errors import ForebayError
 from forebay.codec.kv.value_batch import LENGTH_PREFIX_BYTES
@@ -31,11 +32,13 @@ from forebay.protocol.messages import Message
 from forebay.server.connections import Connections
 from forebay.server.context import ServerContext, put_error, write_too_late
 from forebay.server.storage.write_command import AppendCommand, PutCommand, WriteCommand, WriteMode
+from forebay.server.wire._peer import OPEN_REQUEST_BYTES
 from forebay.server.wire._short_groups import Group, ShortGroups
 
 _LOGGER = logging.getLogger(__name__)
 
 _PRODUCE_LOG, _PUT_KV, _LOOKUP = int(ApiKey.PRODUCE_LOG), int(ApiKey.PUT_KV), int(ApiKey.LOOKUP)
+_RESPONSES = {_PRODUCE_LOG: pb.ProduceLogResponse, _PUT_KV: pb.PutKvResponse, _LOOKUP: pb.LookupResponse}
 VERSIONS_MIN = {int(ApiKey.PRODUCE_LOG): 0, int(ApiKey.PUT_KV): 2, int(ApiKey.LOOKUP): 1}
 """First version of each API that is served here. Older versions have other rules for keys or errors."""
 
@@ -65,6 +68,15 @@ class Client(Protocol):
     def fail_short(self, request: ShortRequest, message: Message) -> None:
         """Answer a request that is not registered as unanswered."""
         ...
+
+
+class _Lookups(NamedTuple):
+    """Lookups of a group whose answers wait for the store."""
+
+    requests: list[ShortRequest]
+    frames: list[bytes]
+    """The answers."""
+    began: float
 
 
 class _Writes:
@@ -115,10 +127,9 @@ class ShortRequests(ShortGroups):
         return self._fair_queue.is_idle and self.may_begin()
 
     def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None:
-        # Earlier writes may still wait for a bucket that a thread has just opened. And an answer that waits for the
-        # store is a handler's.
+        # Earlier writes may still wait for a bucket that a thread has just opened.
         gate = self._context.gate
-        if self._context.has_openings or (gate is not None and gate.holds_writes):
+        if self._context.has_openings or (gate is not None and not gate.has_lease):
             return None
         replica = self._begin(bucket)  # type: ignore[arg-type] # equal to a TableBucket
         if replica is None:
@@ -163,11 +174,34 @@ class ShortRequests(ShortGroups):
                 alone.lookups.append(request)
                 self._look_up(alone, began)
             return
-        first = 0
+        frames, first = [], 0
         for request in lookups:
-            self.answer(request, encode_values(request, values, first, LENGTH_PREFIX_BYTES))
+            frames.append(encode_values(request, values, first, LENGTH_PREFIX_BYTES))
             first += len(request.keys)
-        self._count(_LOOKUP, lookups, sum(map(len, keys)), began)
+        if not self._is_held():
+            self.answer_all(lookups, frames)
+            self._count(_LOOKUP, lookups, sum(map(len, keys)), began)
+        elif sum(map(len, frames)) > OPEN_REQUEST_BYTES * len(frames):
+            for request in lookups:
+                self._leave_to_handler(request)
+        else:
+            gate = self._context.gate
+            assert gate is not None
+            self.open_waiting(lookups)
+            gate.hold(partial(self._release_lookups, _Lookups(lookups, frames, began)))
+
+    def _release_lookups(self, lookups: _Lookups, error: ForebayError | None) -> None:
+        """Answer lookups that the gate has held."""
+        positions = self.close_waiting(lookups.requests, None)
+        answered = [lookups.requests[i] for i in positions]
+        if error is None:
+            self.answer_all(answered, [lookups.frames[i] for i in positions])
+        else:
+            for request in answered:
+                self._answer_failed(request, error)
+        size = sum([len(key) for request in answered for key in request.keys])
+        self._count(_LOOKUP, answered, size, lookups.began)
+        self.release_waiting(lookups.requests)
 
     def _values(self, group: Group, keys: list[bytes]) -> list[bytes | None] | None:
         """Return the values of all keys; None if they are so large that a handler has to answer."""
@@ -200,16 +234,26 @@ class ShortRequests(ShortGroups):
         mode = WriteMode.QUEUED
         if may_be_now:
             mode = WriteMode.AT_ONCE_FOR_LONE_CLIENT if self.has_lone_client else WriteMode.AT_ONCE
+        writes = _Writes(self, group, began)
         try:
-            results = replica.submit(command, _Writes(self, group, began), mode)
+            results = replica.submit(command, writes, mode)
         except Exception as e:  # noqa: BLE001 - the outcome of each write, as in a write queue
             results = [e] * len(requests)
-        if results is not None:
+        if results is None:
+            return
+        if self._is_held():
+            writes.outcome = results
+            self._open(writes)
+            self._hold(writes)
+        else:
             self._answer(requests, results, replica.has_kv, group.bytes, began)
 
     def note_queued(self, writes: _Writes) -> None:
         """Register a group of writes, which is about to be queued, as unanswered."""
         writes.group.left += 1
+        self._open(writes)
+
+    def _open(self, writes: _Writes) -> None:
         self.open_waiting(writes.requests)
         for timeout_ms in {request.timeout_ms for request in writes.requests}:
             writes.timers.append(self.loop.call_later(timeout_ms / 1000, self._expire, writes, timeout_ms))
@@ -227,19 +271,42 @@ class ShortRequests(ShortGroups):
         finished = self._finished
         while finished:
             writes = finished.popleft()
-            for timer in writes.timers:
-                timer.cancel()
             self._end_one(writes.group)
-            requests, outcome = writes.requests, writes.outcome
-            unanswered = self.close_waiting(requests, writes.late)
-            results = [outcome] * len(requests) if isinstance(outcome, BaseException) else outcome
-            if len(unanswered) < len(requests):
-                answered, results = [requests[i] for i in unanswered], [results[i] for i in unanswered]
+            if isinstance(writes.outcome, BaseException) or not self._is_held():
+                self._answer_opened(writes)
             else:
-                answered = requests
-            size = sum([len(request.records) for request in answered])
-            self._answer(answered, results, writes.group.has_kv, size, writes.began)
-            self.release_waiting(requests)
+                self._hold(writes)
+
+    def _is_held(self) -> bool:
+        """Whether answers that are made now have to wait for the store."""
+        gate = self._context.gate
+        return gate is not None and not gate.is_open
+
+    def _hold(self, writes: _Writes) -> None:
+        """Answer writes as soon as the gate lets their answers pass. Their timeouts go on."""
+        gate = self._context.gate
+        assert gate is not None
+        gate.hold(partial(self._release_writes, writes))
+
+    def _release_writes(self, writes: _Writes, error: ForebayError | None) -> None:
+        if error is not None:
+            writes.outcome = error
+        self._answer_opened(writes)
+
+    def _answer_opened(self, writes: _Writes) -> None:
+        """Answer writes that are registered as unanswered, but for those that are answered already."""
+        for timer in writes.timers:
+            timer.cancel()
+        requests, outcome = writes.requests, writes.outcome
+        unanswered = self.close_waiting(requests, writes.late)
+        results = [outcome] * len(requests) if isinstance(outcome, BaseException) else outcome
+        if len(unanswered) < len(requests):
+            answered, results = [requests[i] for i in unanswered], [results[i] for i in unanswered]
+        else:
+            answered = requests
+        size = sum([len(request.records) for request in answered])
+        self._answer(answered, results, writes.group.has_kv, size, writes.began)
+        self.release_waiting(requests)
 
     def _expire(self, writes: _Writes, timeout_ms: int) -> None:
         """Answer the writes with this timeout by an error."""
@@ -266,7 +333,7 @@ class ShortRequests(ShortGroups):
 
     def _answer_failed(self, request: ShortRequest, outcome: Any) -> None:
         error = outcome if isinstance(outcome, Exception) else outcome.error
-        response: Any = pb.ProduceLogResponse() if request.api_key == _PRODUCE_LOG else pb.PutKvResponse()
+        response: Any = _RESPONSES[request.api_key]()
         _, bucket_id, partition_id = request.bucket
         put_error(response.buckets_resp.add(bucket_id=bucket_id, partition_id=partition_id), error)
         request.client.fail_short(request, response)
