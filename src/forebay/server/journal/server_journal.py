@@ -49,6 +49,9 @@ _RENEWAL_SHARE, _LEASE_SHARE = 0.25, 0.9
 """Parts of the lease: after the first it is renewed, after the second nothing is acknowledged any more."""
 _READ_BYTES = 1 << 20
 
+_GATHER_SHARE, _GATHER_SECONDS_MAX = 0.2, 5e-3
+"""How long the next object waits for clients that were just answered: a part of what the last object took."""
+
 _ASKED_SECONDS, _ASKED_OBJECTS = 1.0, 4
 """A server looks whether it is asked to end when it renews its lease, and after this time if it has created so many
 objects meanwhile: one that creates fewer can be fenced without."""
@@ -240,6 +243,14 @@ class ServerJournal:
         self._look(writer, now)
         return more
 
+    def _gather(self) -> None:
+        """Wait a moment for the clients that are answered now, if others wait already.
+
+        Otherwise each half of the clients would wait for the objects of the other half.
+        """
+        if self.feed.first() is not None:
+            self._clock.sleep(min(_GATHER_SHARE * (self._clock.monotonic() - self._began), _GATHER_SECONDS_MAX))
+
     def _look(self, writer: JournalWriter, now: float) -> None:
         """End if another server waits to take over."""
         if now < self._looked + self._renewal_seconds and (
@@ -276,6 +287,7 @@ class ServerJournal:
                     failing_since = None
                     if self.gate is not None:
                         self.gate.stored(uploader.stored_count)
+                        self._gather()
                 if is_last:
                     self._end_epoch("the server was stopped")
                 self._save_state_if_due(is_last=is_last)
