@@ -40,12 +40,27 @@ def run_scenarios(
     Raises `ExamUnavailable` where there is no Java, and `RuntimeError` when the program broke off; its standard error
     is in the message.
     """
+    token = f"{os.getpid():x}{time.time_ns() & 0xFFFFFF:x}"
+    settings_given = [f"{key}={value}" for key, value in (settings or {}).items()]
+    return _lines_of("FlussClientExam", [address, token, ",".join(scenarios) or "all", *settings_given], seconds)
+
+
+def read_log(address: str, database: str, table: str, count: int, columns: Sequence[int] = ()) -> list[Any]:
+    """All `count` records of a table's log, as [bucket, offset, change type, values of these columns, or of all].
+
+    Raises as `run_scenarios` does, and `RuntimeError` with the client's error.
+    """
+    (line,) = _lines_of("FlussLogReader", [address, database, table, str(count), ",".join(map(str, columns))], 120.0)
+    if "error" in line:
+        raise RuntimeError(f"the Java client cannot read {database}.{table}: {line}")
+    records: list[Any] = line["value"]
+    return records
+
+
+def _lines_of(program: str, arguments: Sequence[str], seconds: float) -> list[dict[str, Any]]:
     class_path = jar_path("fluss-client-", "slf4j-", "jsr305-")
     classes = java_classes("client", class_path)
-    token = f"{os.getpid():x}{time.time_ns() & 0xFFFFFF:x}"
-    command = [java_tool("java"), *_JVM, _QUIET, "-cp", f"{classes}{os.pathsep}{class_path}", "FlussClientExam"]
-    command += [address, token, ",".join(scenarios) or "all"]
-    command += [f"{key}={value}" for key, value in (settings or {}).items()]
+    command = [java_tool("java"), *_JVM, _QUIET, "-cp", f"{classes}{os.pathsep}{class_path}", program, *arguments]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False

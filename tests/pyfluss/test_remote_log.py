@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from forebay.testing.server import EmbeddedServer
 from tests.pyfluss.conftest import Session, all_rows, connect, fluss
@@ -18,8 +19,9 @@ SETTINGS = {
 ROWS = 500
 
 
-async def test_a_scan_from_the_beginning_has_rows_of_the_store_and_of_the_server(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "store": str(tmp_path / "store")}
+@pytest.mark.parametrize("access", ["server", "direct"])
+async def test_a_scan_from_the_beginning_has_rows_of_the_store_and_of_the_server(tmp_path: Path, access: str) -> None:
+    settings = {**SETTINGS, "store": str(tmp_path / "store"), "store.client-access": access}
     with EmbeddedServer(str(tmp_path / "data"), settings=settings) as server:
         session = Session(server.bootstrap_servers, await connect(server.bootstrap_servers))
         await session.admin.create_database("strangers", None, True)
