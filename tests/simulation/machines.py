@@ -11,7 +11,6 @@ from forebay.base.errors import StorageFailure
 from forebay.server.config import server_config
 from forebay.server.journal.store_copy import copy_store
 from forebay.server.standby import Standby
-from forebay.store.journal_format import EpochBegan
 from tests.simulation.disk import SimDatabaseFile, SimFileSystem, SimVfs
 from tests.simulation.object_store import SimObjectStore
 from tests.simulation.scheduler import Process, SimClock
@@ -137,7 +136,7 @@ class Machines:
                 fs,
                 DATA,
                 store,
-                EpochBegan(config.holder, "a standby takes over", round(config.lease_seconds * 1000)),
+                config.epoch_began("a standby takes over"),
                 log_config=config.log_config,
                 clock=SimClock(self._sched, process),
                 ids=self._world.ids,

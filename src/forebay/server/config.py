@@ -56,6 +56,7 @@ from forebay.server.fluss_settings import NO_EFFECT, UNSERVED
 from forebay.server.metadata.catalog import CatalogLimits
 from forebay.server.metadata.lake_tables import LakeSettings
 from forebay.server.transactions.transaction import TransactionLimits
+from forebay.store.journal_format import EpochBegan
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -477,10 +478,10 @@ class ServerConfig:
             return self.seconds("store.lease")
         return _LEASE_SECONDS if self.value("store.durability") == "store" else 0.0
 
-    @property
-    def holder(self) -> str:
-        """What this server calls itself in its store."""
-        return f"{self.data_dir} on {socket.gethostname()}"
+    def epoch_began(self, reason: str) -> EpochBegan:
+        """What the journal says when this server begins to write to its store."""
+        holder, is_awaited = f"{self.data_dir} on {socket.gethostname()}", self.value("store.durability") == "store"
+        return EpochBegan(holder, reason, round(self.lease_seconds * 1000), is_awaited)
 
     @property
     def log_config(self) -> LogConfig:

@@ -77,7 +77,6 @@ from forebay.server.wire._poller import HAS_POLLER, Poller
 from forebay.server.wire.rpc import RpcProtocol
 from forebay.server.wire.serving_loop import ServingLoop
 from forebay.server.wire.short_requests import ShortRequests
-from forebay.store.journal_format import EpochBegan
 from forebay.store.objects import ObjectStore
 from forebay.store.opening import open_store
 
@@ -349,7 +348,7 @@ class ForebayServer:
             is_awaited=config.value("store.durability") == "store",
         )
         store = injected.open_store(where, config.store_options)
-        began = EpochBegan(config.holder, "the server was started", round(settings.lease_seconds * 1000))
+        began = config.epoch_began("the server was started")
         taken = take_over(
             store,
             injected.fs,

@@ -72,7 +72,7 @@ class Standby:
                     clock=clock,
                     database_file=database_file,
                 )
-                for number in (follower.newest_fence(), self.number):  # which are not read again
+                for number in (max(follower.all_fences(), default=0), self.number):  # which are not read again
                     with suppress(ObjectMissing):  # fences stay, others are deleted
                         if number:
                             self._see(JournalObject(store, number))
@@ -87,7 +87,7 @@ class Standby:
         if where is None:
             raise InvalidRequest("a standby follows the server that writes to a store: name it by -D store=...")
         store = open_store(where, config.store_options)
-        began = EpochBegan(config.holder, "a standby takes over", round(config.lease_seconds * 1000))
+        began = config.epoch_began("a standby takes over")
         return cls(LocalFileSystem(), str(config.data_dir), store, began, log_config=config.log_config)
 
     @property

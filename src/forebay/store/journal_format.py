@@ -55,11 +55,15 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EpochBegan:
-    """A server has taken over. Another one may do so automatically after `lease_ms` without an object; 0: never."""
+    """A server has taken over. Another one may do so automatically after `lease_ms` without an object; 0: never.
+
+    `is_awaited`: it acknowledges nothing before the store has it.
+    """
 
     holder: str
     reason: str
     lease_ms: int = 0
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +300,11 @@ def _parameter(value: Any) -> Any:
 
 def _document(entry: Entry) -> dict[str, Any]:
     match entry:
-        case EpochBegan(holder, reason, lease_ms):
-            return {"kind": EntryKind.EPOCH, "holder": holder, "reason": reason, "lease_ms": lease_ms}
+        case EpochBegan(holder, reason, lease_ms, is_awaited):
+            return {
+                "kind": EntryKind.EPOCH, "holder": holder, "reason": reason, "lease_ms": lease_ms,
+                "awaited": is_awaited,
+            }  # fmt: skip
         case EpochEnded(reason):
             return {"kind": EntryKind.END, "reason": reason}
         case JournalCheckpoint(image, needed_from, deleted_until):
@@ -327,7 +334,7 @@ def _indexed(document: Mapping[str, Any], name: str) -> IndexedEntry:
 def _entry(document: Mapping[str, Any], name: str) -> Entry:
     match document["kind"]:
         case EntryKind.EPOCH:
-            return EpochBegan(document["holder"], document["reason"], document["lease_ms"])
+            return EpochBegan(document["holder"], document["reason"], document["lease_ms"], document["awaited"])
         case EntryKind.END:
             return EpochEnded(document["reason"])
         case EntryKind.CHECKPOINT:

@@ -29,6 +29,7 @@ from forebay.lake.offsets import BucketOffsets
 from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
 from forebay.log.log_ends import LogEndEvidence, StoredMarks, read_log_ends
 from forebay.metadata.table import PhysicalTablePath, TableBucket
+from forebay.server.journal.loss import LOSS_FILE, read_loss
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
 from forebay.server.transactions.stages import StageFiles
@@ -125,6 +126,7 @@ class DirectoryCheck:
         if metadata is not None:
             self._check_lake_offsets(metadata)
             self._check_stages(metadata)
+            self._note_loss(metadata)
         return self._report
 
     def buckets(self) -> Iterator[tuple[str, TableBucket, LogEndEvidence, LiveTable]]:
@@ -165,6 +167,20 @@ class DirectoryCheck:
                     bucket,
                     self._end_evidence(relative, recovery_points.get(bucket), was_closed, ends.get(bucket)),
                 )
+
+    def _note_loss(self, metadata: DirectoryMetadata) -> None:
+        """List the end of each log as it was when a machine was lost that may have written more."""
+        loss = read_loss(self._fs, self._path)
+        if loss is None:
+            return
+        self._report.note(
+            names.join(self._path, LOSS_FILE),
+            f"made from the store after {loss.holder} was lost: what it acknowledged from {loss.since} on may be "
+            "missing, behind the ends that follow",
+        )
+        for bucket, end in sorted(loss.ends.items()):
+            if _exists(metadata, bucket):
+                self._report.note(_log_folder(metadata, bucket), f"had its records up to offset {end} in the store")
 
     def _check_stages(self, metadata: DirectoryMetadata) -> None:
         """Staged rows of decided transactions must be there, for the server to write them; others are counted."""

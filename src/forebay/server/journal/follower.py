@@ -164,14 +164,13 @@ class JournalFollower:
         """The end of each log that the journal has."""
         return self._ends
 
-    def newest_fence(self) -> int:
-        """The number of the object with which the epoch of the cursor began; 0 before the first one."""
-        numbers = self.fences
+    def all_fences(self) -> set[int]:
+        """The numbers of the objects with which the epochs up to the cursor began."""
+        numbers = set(self.fences)
         if self._fs.exists(self._database.path):
             with self._connected() as sql:
-                rows = sql.execute("SELECT number FROM journal_fences").fetchall()
-                numbers = [*numbers, *(number for (number,) in rows)]
-        return max(numbers, default=0)
+                numbers.update(number for (number,) in sql.execute("SELECT number FROM journal_fences").fetchall())
+        return numbers
 
     def follow(self) -> int:
         """Repeat all objects that are there; return how many. Raises `CorruptData` and `StorageFailure`."""

@@ -18,6 +18,7 @@ from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.journal_state import JournalState, read_journal_state, write_journal_state
+from forebay.server.journal.loss import loss_before, write_loss
 from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile, commits_told
 from forebay.store.journal import JournalCursor, JournalObject, JournalWriter, open_journal
 from forebay.store.journal_format import (
@@ -115,6 +116,13 @@ def _of_writer(
     where = cursor.store.location
     if cursor.number:
         _LOGGER.info("the data directory is at object %d of the journal in %s", cursor.number, where)
+        loss = loss_before(cursor.store, writer.number, follower.all_fences(), follower.ends)
+        if loss is not None:
+            write_loss(fs, data_dir, loss)
+            _LOGGER.warning(
+                "%s was not stopped, and what it acknowledged from %s on may be missing: `forebay verify --data-dir "
+                "%s` lists where each log ends", loss.holder, loss.since, data_dir,
+            )  # fmt: skip
         follower.finish(f"the data directory was made from the journal in {where}")
     state = JournalState(
         cursor.store_id.hex(), writer.number, writer.seal, writer.epoch, [writer_id.hex()], dict(follower.ends),
