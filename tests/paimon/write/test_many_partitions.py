@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
-from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.files import writer
+from forebay.paimon.files.parquet_layout import parquet_schema
+from forebay.paimon.format.schema import DataField
 from forebay.paimon.io.local import LocalFileIO
 
 
@@ -31,15 +34,27 @@ class ReadCounting(LocalFileIO):
         return super().open_input(path)
 
 
+Made = list[tuple[Sequence[DataField], int]]
+"""The columns of each Arrow schema that was made for data files, and the thread that made it."""
+
+
 @pytest.fixture
-def made() -> Iterator[mock.Mock]:
-    """Counts the Arrow schemas that are made for data files."""
-    with mock.patch.object(writer, "parquet_schema", wraps=writer.parquet_schema) as counted:
-        yield counted
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    made: Made = []
+
+    def noted(fields: Sequence[DataField]) -> pa.Schema:
+        made.append((fields, threading.get_ident()))
+        return parquet_schema(fields)
+
+    monkeypatch.setattr(writer, "parquet_schema", noted)
+    return made
 
 
-def costs(folder: Path, partitions: int, made: mock.Mock) -> tuple[int, int]:
-    """How many small files an upsert reads that changes the rows of all partitions, and how many schemas it makes."""
+def reads_of(folder: Path, partitions: int, made: Made) -> int:
+    """How many small files an upsert reads that changes the rows of all partitions.
+
+    Schemas are made once, but by each of two threads that need one at the same time.
+    """
     io = ReadCounting()
     catalog = FileSystemCatalog(io, str(folder))
     catalog.create_database("db")
@@ -48,16 +63,17 @@ def costs(folder: Path, partitions: int, made: mock.Mock) -> tuple[int, int]:
         options={"bucket": "1", "changelog-producer": "lookup"},
     )  # fmt: skip
     for value in range(2):
-        io.reads, io.data_reads, made.call_count = 0, 0, 0
+        io.reads = io.data_reads = 0
+        made.clear()
         days = list(range(partitions))
         table.upsert(pa.table({"day": days, "id": days, "v": [value] * partitions}))
         assert io.data_reads == value * partitions  # the older file of each, and never the one that was just written
     assert table.scan().to_arrow().sort_by("day").column("v").to_pylist() == [1] * partitions
     changes = table.changes("earliest", "latest").to_arrow().group_by("_change_type").aggregate([([], "count_all")])
     assert sum(changes.column("count_all").to_pylist()) == 3 * partitions
-    return io.reads, made.call_count
+    assert max(Counter((id(fields), thread) for fields, thread in made).values()) == 1
+    return io.reads
 
 
-def test_an_upsert_reads_and_makes_as_much_for_many_partitions_as_for_few(tmp_path: Path, made: mock.Mock) -> None:
-    few, many = costs(tmp_path / "few", 3, made), costs(tmp_path / "many", 12, made)
-    assert many == few
+def test_an_upsert_reads_and_makes_as_much_for_many_partitions_as_for_few(tmp_path: Path, made: Made) -> None:
+    assert reads_of(tmp_path / "many", 40, made) == reads_of(tmp_path / "few", 3, made)
