@@ -293,6 +293,13 @@ SETTINGS: dict[str, Option] = by_name(
             "log segments with an older record are closed, and copied to the store, even if they are not full",
         ),
         Option("store.interval", milliseconds, "1 s", "how far the store may be behind the data directory"),
+        Option(
+            "store.put-interval",
+            milliseconds,
+            "0 ms",
+            "the shortest time between two objects if store.durability is store; more means fewer requests to pay for, "
+            "and answers that wait longer",
+        ),
         Option("tablet-server.id", integer, "0", "the number of this server"),
         Option("metrics.reporters", _reporters, "", "'prometheus' serves /metrics, /healthz and /readyz by HTTP"),
         Option(

@@ -346,6 +346,7 @@ class ForebayServer:
             lease_seconds=config.lease_seconds,
             retention_seconds=config.seconds("store.retention"),
             is_awaited=config.value("store.durability") == "store",
+            put_interval_seconds=config.seconds("store.put-interval"),
         )
         store = injected.open_store(where, config.store_options)
         began = config.epoch_began("the server was started")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,44 +11,23 @@ import pytest
 from forebay.base.errors import ErrorCode, Unavailable
 from forebay.server.server import Injected
 from forebay.server.wire import short_requests
-from forebay.store.directory import DirectoryStore
-from forebay.store.opening import open_store
 from tests.patience import PATIENCE, until
+from tests.server.journal.held_store import HeldStore
 from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import KV_COLUMNS, LOG_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.wire.replicas import open_bytes, produce, replica_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-
-class Held:
-    """Lets a store create objects, or keeps it from that."""
-
-    def __init__(self) -> None:
-        self.may_create = threading.Event()
-        self.may_create.set()
-
-    def open(self, where: str, options: Any) -> DirectoryStore:
-        store = open_store(where, options)
-        assert isinstance(store, DirectoryStore)
-        create = store.create
-
-        def create_later(name: str, data: Buffer) -> bool:
-            assert self.may_create.wait(PATIENCE)
-            return create(name, data)
-
-        store.create = create_later  # type: ignore[method-assign]
-        return store
+    pass
 
 
 @pytest.fixture
-def held() -> Held:
-    return Held()
+def held() -> HeldStore:
+    return HeldStore()
 
 
 @pytest.fixture
-def bench(tmp_path: Path, held: Held, way: str) -> Iterator[Bench]:
+def bench(tmp_path: Path, held: HeldStore, way: str) -> Iterator[Bench]:
     settings = {"store": str(tmp_path / "store"), "store_durability": "store", "store_lease": "1 h"}
     try:
         with running(tmp_path / "data", Injected(open_store=held.open), **settings) as bench:
@@ -78,7 +56,7 @@ def put(number: int, timeout_ms: int = 10_000) -> pb.PutKvRequest:
     return request
 
 
-def test_writes_are_answered_once_the_store_has_them(bench: Bench, held: Held) -> None:
+def test_writes_are_answered_once_the_store_has_them(bench: Bench, held: HeldStore) -> None:
     table_id = bench.create("log", LOG_COLUMNS)
     bench.append(table_id, log_records([0]))
     held.may_create.clear()
@@ -119,7 +97,7 @@ def test_no_handler_serves_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
     assert not apart
 
 
-def test_a_lookup_waits_with_the_write_that_it_has_seen(bench: Bench, held: Held) -> None:
+def test_a_lookup_waits_with_the_write_that_it_has_seen(bench: Bench, held: HeldStore) -> None:
     table_id = bench.create("kv", KV_COLUMNS, ["id"])
     bench.put(table_id, kv_records([{"id": 0, "name": "zero"}]))
     held.may_create.clear()
@@ -146,7 +124,9 @@ def test_a_lookup_waits_with_the_write_that_it_has_seen(bench: Bench, held: Held
     until(lambda: released(bench, table_id), "all is released")
 
 
-def test_a_write_that_the_store_does_not_get_in_time_is_answered_and_its_memory_kept(bench: Bench, held: Held) -> None:
+def test_a_write_that_the_store_does_not_get_in_time_is_answered_and_its_memory_kept(
+    bench: Bench, held: HeldStore
+) -> None:
     table_id = bench.create("log", LOG_COLUMNS)
     bench.append(table_id, log_records([0]))
     held.may_create.clear()
@@ -160,7 +140,7 @@ def test_a_write_that_the_store_does_not_get_in_time_is_answered_and_its_memory_
     assert bench.append(table_id, log_records([2])).base_offset == 2
 
 
-def test_all_that_wait_are_refused_when_the_journal_ends(bench: Bench, held: Held) -> None:
+def test_all_that_wait_are_refused_when_the_journal_ends(bench: Bench, held: HeldStore) -> None:
     table_id = bench.create("kv", KV_COLUMNS, ["id"])
     bench.put(table_id, kv_records([{"id": 0, "name": "zero"}]))
     held.may_create.clear()
@@ -181,7 +161,7 @@ def test_all_that_wait_are_refused_when_the_journal_ends(bench: Bench, held: Hel
     until(lambda: released(bench, table_id), "all is released")
 
 
-def test_a_client_that_leaves_while_its_answers_wait_leaves_nothing(bench: Bench, held: Held) -> None:
+def test_a_client_that_leaves_while_its_answers_wait_leaves_nothing(bench: Bench, held: HeldStore) -> None:
     table_id = bench.create("log", LOG_COLUMNS)
     bench.append(table_id, log_records([0]))
     held.may_create.clear()

@@ -71,6 +71,8 @@ class StoreSettings(NamedTuple):
     """How long objects stay that are not needed any more."""
     is_awaited: bool = False
     """Whether answers wait for the store (`store.durability` = `store`)."""
+    put_interval_seconds: float = 0.0
+    """The shortest time between two objects for which answers wait."""
 
 
 class ServerJournal:
@@ -243,13 +245,20 @@ class ServerJournal:
         self._look(writer, now)
         return more
 
-    def _gather(self) -> None:
-        """Wait a moment for the clients that are answered now, if others wait already.
+    def _gather(self) -> bool:
+        """Let changes gather for the next object; return whether it may be created before the interval has passed.
 
-        Otherwise each half of the clients would wait for the objects of the other half.
+        If answers wait, it waits a moment for the clients that are answered now. Otherwise each half of the clients
+        would wait for the objects of the other half.
         """
-        if self.feed.first() is not None:
-            self._clock.sleep(min(_GATHER_SHARE * (self._clock.monotonic() - self._began), _GATHER_SECONDS_MAX))
+        if not self._settings.is_awaited:
+            return False
+        took = self._clock.monotonic() - self._began
+        gathering = min(_GATHER_SHARE * took, _GATHER_SECONDS_MAX) if self.feed.first() is not None else 0.0
+        pause = max(gathering, self._settings.put_interval_seconds - took)
+        if pause > 0:
+            self._clock.sleep(pause)
+        return True
 
     def _look(self, writer: JournalWriter, now: float) -> None:
         """End if another server waits to take over."""
@@ -287,7 +296,8 @@ class ServerJournal:
                     failing_since = None
                     if self.gate is not None:
                         self.gate.stored(uploader.stored_count)
-                        self._gather()
+                    if not (is_last or uploader.was_full or self._gather()):
+                        break
                 if is_last:
                     self._end_epoch("the server was stopped")
                 self._save_state_if_due(is_last=is_last)

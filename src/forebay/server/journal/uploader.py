@@ -113,6 +113,8 @@ class JournalUploader:
         self.stored_count = 0
         self.objects = 0
         """How many objects were created."""
+        self.was_full = False
+        """Whether the last object could not take all notes."""
         self.checkpoints: JournalCheckpoints | None = None
         """Gives anchors their checkpoints; without, they are objects like others."""
         self._failure: ForebayError | None = None
@@ -178,6 +180,7 @@ class JournalUploader:
         if self._writer.number > number:
             self.objects += 1
         self._next, self._is_sent = None, False
+        self.was_full = stored.is_anchor or stored.size_bytes >= self._object_bytes
         ends = {bucket: range_.end for bucket, range_ in stored.logs.items()}
         self._ends |= ends
         if self._on_stored is not None and ends:
