@@ -110,14 +110,23 @@ class Checkpoint(NamedTuple):
 
 
 def write_fetched_checkpoint(
-    fs: FileSystem, path: str, offset: int, files: Iterable[tuple[ListedFile, Iterable[bytes]]]
+    fs: FileSystem,
+    path: str,
+    offset: int,
+    files: Iterable[tuple[ListedFile, Iterable[bytes]]],
+    *,
+    guard: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> None:
-    """Put a checkpoint that was copied elsewhere into the folder `path` of a state, which has none: durable, or not
-    there. Raises the errors of reading the `files`."""
+    """Put a checkpoint that was copied elsewhere into the folder `path` of a state: durable, or not there.
+
+    It is newer than those that are there, which are removed. Each change of the folder is made inside of a `guard`; the
+    error that it raises ends the work. Raises the errors of reading the `files`, too.
+    """
     final = names.join(path, f"{_CHECKPOINT_PREFIX}{offset:0{_OFFSET_DIGITS}d}")
     temporary = final + names.TEMPORARY_SUFFIX
-    fs.remove_tree(temporary)
-    fs.make_directories(temporary)
+    with guard():
+        fs.remove_tree(temporary)
+        fs.make_directories(temporary)
     listed = []
     for file, chunks in files:
         listed.append(file)
@@ -125,9 +134,12 @@ def write_fetched_checkpoint(
             for chunk in chunks:
                 copy.append([chunk])
             copy.sync()
-    fs.write_atomic(names.join(temporary, _CHECKSUMS_FILE), listing_of(listed).encode())
-    fs.rename(temporary, final)
-    fs.sync_directory(path)
+    with guard():
+        fs.write_atomic(names.join(temporary, _CHECKSUMS_FILE), listing_of(listed).encode())
+        fs.rename(temporary, final)
+        fs.sync_directory(path)
+        for old in checkpoints(fs, path)[:-1]:
+            fs.remove_tree(names.join(path, old))
 
 
 def _offset_of(checkpoint: str) -> int:

@@ -294,6 +294,29 @@ def metadata_failure(error: UnicodeDecodeError | sqlite3.Error, path: str, doing
     )
 
 
+SELECT_STATE_SNAPSHOTS = "SELECT * FROM state_snapshots"
+
+
+def checked_rows(rows: Iterable[tuple[Any, ...]], path: str) -> list[tuple[Any, ...]]:
+    """Whole rows of the metadata file `path`, without their checksums. Raises `CorruptData`."""
+    checked = []
+    for *row, checksum in rows:
+        if checksum != _checksum(tuple(row)):
+            raise _damaged(path, f"a row does not have its checksum: {row!r:.200}")
+        checked.append(tuple(row))
+    return checked
+
+
+def state_snapshots_of(rows: Iterable[tuple[Any, ...]]) -> dict[TableBucket, StateSnapshot]:
+    """The snapshots of key-value state in the checked rows of `SELECT_STATE_SNAPSHOTS`."""
+    snapshots = {}
+    for table_id, partition, number, log_offset, files in rows:
+        bucket = TableBucket(table_id, number, None if partition == _NO_PARTITION else partition)
+        stored = (StoredStateFile(ListedFile(*listed), name) for listed, name in json.loads(files))
+        snapshots[bucket] = StateSnapshot(log_offset, tuple(stored))
+    return snapshots
+
+
 class MetadataStore:
     """The metadata file of one data directory."""
 
@@ -345,10 +368,7 @@ class MetadataStore:
                 rows = self._connection.execute(query, parameters).fetchall()
             except (sqlite3.Error, UnicodeDecodeError) as e:
                 raise self._damaged(str(e)) from e
-        for row in rows:
-            if row[-1] != _checksum(row[:-1]):
-                raise self._damaged(f"a row does not have its checksum: {row[:-1]!r:.200}")
-        return [row[:-1] for row in rows]
+        return checked_rows(rows, self._path)
 
     def _check_version(self) -> None:
         """Raise `StorageFailure` for a format that this version does not know, before anything is changed."""
@@ -713,12 +733,7 @@ class MetadataStore:
 
     def state_snapshots(self) -> dict[TableBucket, StateSnapshot]:
         """The snapshots of key-value state in the store."""
-        snapshots = {}
-        for table_id, partition, number, log_offset, files in self._rows("SELECT * FROM state_snapshots"):
-            bucket = TableBucket(table_id, number, None if partition == _NO_PARTITION else partition)
-            stored = (StoredStateFile(ListedFile(*listed), name) for listed, name in json.loads(files))
-            snapshots[bucket] = StateSnapshot(log_offset, tuple(stored))
-        return snapshots
+        return state_snapshots_of(self._rows(SELECT_STATE_SNAPSHOTS))
 
     def put_state_snapshot(
         self, bucket: TableBucket, snapshot: StateSnapshot, *, doomed: Mapping[str, int], kept: Iterable[str]

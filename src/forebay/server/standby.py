@@ -24,6 +24,7 @@ from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.journal_state import has_journal_state
 from forebay.server.journal.taking_over import fence_once
 from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
+from forebay.server.remote_state.warm_states import WarmStates
 from forebay.store.journal import JournalGone, JournalObject, open_journal
 from forebay.store.journal_format import EpochBegan, EpochEnded
 from forebay.store.objects import ObjectMissing, ObjectStore
@@ -35,6 +36,8 @@ POLL_SECONDS = 0.2
 """How often a standby asks for the next object: a request each time."""
 
 _SAVE_SECONDS = 5.0
+_STATES_SECONDS = 5.0
+"""How often it is looked for new snapshots of key-value state."""
 
 
 class Standby:
@@ -54,7 +57,8 @@ class Standby:
         self._lease_ms = 0
         self._has_ended = False
         self._seen = clock.monotonic()
-        self._next_save = 0.0
+        self._store = store
+        self._next_save = self._next_states = 0.0
         self._stops = threads.event()
         self.holder = ""
         """The server that writes to the store, as it calls itself; empty if none has yet."""
@@ -104,15 +108,18 @@ class Standby:
 
         The directory is released then, and a server has to be started on it within its lease.
         """
+        states = WarmStates(self._fs, self._data_dir, self._store)
         try:
             while not self._stops.is_set():
                 if self._follow():
                     on_progress()
                 elif self._lease_has_ended() and self._fence():
                     return True
+                self._name_states(states)
                 self._stops.wait(POLL_SECONDS)
             return False
         finally:
+            states.stop()
             self._close()
 
     def _follow(self) -> bool:
@@ -139,6 +146,13 @@ class Standby:
             follower.save()
             self._next_save = now + _SAVE_SECONDS
         return True
+
+    def _name_states(self, states: WarmStates) -> None:
+        """Let the snapshots be fetched that the journal has by now."""
+        now = self._clock.monotonic()
+        if self._follower is not None and now >= self._next_states:
+            states.want(self._follower.state_snapshots())
+            self._next_states = now + _STATES_SECONDS
 
     def _see(self, found: JournalObject) -> None:
         for each in found.index.entries:

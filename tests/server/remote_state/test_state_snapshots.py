@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from forebay import Table
 from forebay.inprocess import EmbeddedConnection
 from forebay.metadata.table import TableBucket
 from forebay.server.remote_log.remote_log import RemoteLogTablet
-from forebay.server.remote_state.state_snapshots import StateSnapshots
+from forebay.server.remote_state import state_snapshots
 from forebay.server.storage.replica import BucketReplica
 from tests.patience import PATIENCE
 
@@ -148,14 +149,14 @@ def test_a_checkpoint_is_not_removed_while_it_is_copied(start: Start, monkeypatc
     conn = start("data")
     table = conn.create_table("fluss.kv", COLUMNS, primary_key="id")
     fill(table, 0, 100)
-    content = StateSnapshots._content
+    content = state_snapshots._of_file
 
-    def slow(self: StateSnapshots, folder: str, listed: object) -> Iterator[bytes]:
+    def slow(*arguments: Any) -> Iterator[bytes]:
         fill(table, 100, 50)
         replica_of(conn, table).checkpoint_if_grown(1)
-        return content(self, folder, listed)  # type: ignore[arg-type]
+        return content(*arguments)
 
-    monkeypatch.setattr(StateSnapshots, "_content", slow)
+    monkeypatch.setattr(state_snapshots, "_of_file", slow)
     tier(conn, table)
     monkeypatch.undo()
     snapshots = conn.server.server.context.store.state_snapshots()

@@ -28,10 +28,14 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
 from forebay.server.metadata_store import (
     METADATA_FILE,
+    SELECT_STATE_SNAPSHOTS,
     DatabaseFile,
     LocalDatabaseFile,
+    StateSnapshot,
     bucket_columns,
+    checked_rows,
     metadata_failure,
+    state_snapshots_of,
 )
 from forebay.server.remote_log.manifest import tablet_name
 from forebay.server.remote_log.remote_log import read_writers
@@ -171,6 +175,17 @@ class JournalFollower:
             with self._connected() as sql:
                 numbers.update(number for (number,) in sql.execute("SELECT number FROM journal_fences").fetchall())
         return numbers
+
+    def state_snapshots(self) -> dict[str, StateSnapshot]:
+        """The snapshots of key-value state, by the folder of the state, relative to the data directory."""
+        if not self._fs.exists(self._database.path):
+            return {}
+        with self._connected() as sql:
+            rows = checked_rows(sql.execute(SELECT_STATE_SNAPSHOTS).fetchall(), self._database.path)
+        paths = ((bucket, self._path(bucket), snapshot) for bucket, snapshot in state_snapshots_of(rows).items())
+        return {
+            names.tablet_folder("kv", path, bucket): snapshot for bucket, path, snapshot in paths if path is not None
+        }
 
     def follow(self) -> int:
         """Repeat all objects that are there; return how many. Raises `CorruptData` and `StorageFailure`."""

@@ -9,7 +9,7 @@ engine these are all but the newest ones. Objects are doomed before they are cre
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
@@ -74,7 +74,7 @@ class StateSnapshots:
             now_ms = self._clock.now_ms()
             self._metadata.doom_objects({each.object: now_ms + UPLOAD_MS for each in new})
             for each in new:
-                self._store.upload(each.object, self._content(checkpoint.path, each.listed))
+                self._store.upload(each.object, _of_file(self._fs, checkpoint.path, each.listed))
         kept = {each.object for each in files}
         old = () if before is None else tuple(each.object for each in before.files if each.object not in kept)
         snapshot = StateSnapshot(checkpoint.offset, tuple(files))
@@ -85,16 +85,6 @@ class StateSnapshots:
         with self._lock:
             self._snapshots[bucket] = snapshot
         return True
-
-    def _content(self, folder: str, listed: ListedFile) -> Iterator[bytes]:
-        """The bytes of a file, which must be those that were listed."""
-        crc, position = 0, 0
-        with closing(self._fs.open_reader(names.join(folder, listed.name))) as reader:
-            while chunk := reader.pread(position, _READ_BYTES):
-                crc = listed.extend(crc, chunk)
-                position += len(chunk)
-                yield chunk
-        listed.check(folder, position, crc)
 
     def forget(self, bucket: TableBucket) -> None:
         """Doom the objects of a bucket that was dropped."""
@@ -111,25 +101,67 @@ class StateSnapshots:
                 self.forget(bucket)
 
     def fetch(self, bucket: TableBucket, path: str) -> bool:
-        """Make the folder `path` of a bucket's state from its snapshot; return False if it has none.
+        """Make the newest checkpoint in the folder `path` of a bucket's state from its snapshot; return False without.
 
-        The folder has no state yet. Raises `StorageFailure`, and `CorruptData` if an object is damaged.
+        Raises `StorageFailure`, and `CorruptData` if an object is damaged.
         """
         with self._lock:
             snapshot = self._snapshots.get(bucket)
         if snapshot is None:
             return False
-        content = ((each.listed, self._read(each)) for each in snapshot.files)
-        write_fetched_checkpoint(self._fs, path, snapshot.log_offset, content)
+        fetch_state(self._store, self._fs, path, snapshot)
         return True
 
-    def _read(self, file: StoredStateFile) -> Iterator[bytes]:
-        crc, position = 0, 0
-        while position < file.listed.size_bytes:
-            chunk = self._store.read(file.object, position, min(position + _READ_BYTES, file.listed.size_bytes))
-            if not chunk:
-                raise CorruptData(f"{self._store.location}/{file.object} has {position} bytes, and should have more")
-            crc = file.listed.extend(crc, chunk)
+
+def fetch_state(
+    store: ObjectStore,
+    fs: FileSystem,
+    path: str,
+    snapshot: StateSnapshot,
+    *,
+    guard: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> None:
+    """Make a snapshot the newest checkpoint in the folder `path` of a bucket's state.
+
+    Files that the newest checkpoint there has are copied from it. Each change of the folder is made inside of a
+    `guard`; the error that it raises ends the work. Raises `StorageFailure`, and `CorruptData` if an object or a file
+    is damaged; the folder is as before then.
+    """
+    with KvFolder(fs, path).pinned_checkpoint() as before:
+        there = set() if before is None else set(before.files)
+
+        def content(file: StoredStateFile) -> Iterator[bytes]:
+            if before is None or file.listed not in there:
+                parts = _of_object(store, file)
+            else:
+                parts = _of_file(fs, before.path, file.listed)
+            for part in parts:
+                with guard():
+                    yield part
+
+        files = ((each.listed, content(each)) for each in snapshot.files)
+        write_fetched_checkpoint(fs, path, snapshot.log_offset, files, guard=guard)
+
+
+def _of_object(store: ObjectStore, file: StoredStateFile) -> Iterator[bytes]:
+    """The bytes of an object, which must be those that were listed."""
+    crc, position = 0, 0
+    while position < file.listed.size_bytes:
+        chunk = store.read(file.object, position, min(position + _READ_BYTES, file.listed.size_bytes))
+        if not chunk:
+            raise CorruptData(f"{store.location}/{file.object} has {position} bytes, and should have more")
+        crc = file.listed.extend(crc, chunk)
+        position += len(chunk)
+        yield chunk
+    file.listed.check(f"{store.location}/{file.object}", position, crc)
+
+
+def _of_file(fs: FileSystem, folder: str, listed: ListedFile) -> Iterator[bytes]:
+    """The bytes of a file, which must be those that were listed."""
+    crc, position = 0, 0
+    with closing(fs.open_reader(names.join(folder, listed.name))) as reader:
+        while chunk := reader.pread(position, _READ_BYTES):
+            crc = listed.extend(crc, chunk)
             position += len(chunk)
             yield chunk
-        file.listed.check(f"{self._store.location}/{file.object}", position, crc)
+    listed.check(folder, position, crc)

@@ -395,7 +395,8 @@ class ReplicaManager:
             if table.info.has_primary_key:
                 path_of_state = _kv_folder(self._directory.path, bucket, table)
                 folder = KvFolder(self._fs, path_of_state)
-                if folder.is_new:
+                # A standby may have left an older copy, behind which the changelog has expired.
+                if folder.is_new or folder.retained_offset < log.log_start_offset:
                     self._fetch_state(bucket, path_of_state)
                 kv = self._open_kv(bucket, table, log, folder, is_parked=parked is not None)
         except BaseException:
