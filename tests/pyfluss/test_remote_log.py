@@ -9,6 +9,7 @@ import pytest
 
 from forebay.testing.server import EmbeddedServer
 from tests.pyfluss.conftest import Session, all_rows, connect, fluss
+from tests.store.moto_s3 import running_moto
 
 SETTINGS = {
     "store.interval": "20 ms",
@@ -21,8 +22,22 @@ ROWS = 500
 
 @pytest.mark.parametrize("access", ["server", "direct"])
 async def test_a_scan_from_the_beginning_has_rows_of_the_store_and_of_the_server(tmp_path: Path, access: str) -> None:
-    settings = {**SETTINGS, "store": str(tmp_path / "store"), "store.client-access": access}
-    with EmbeddedServer(str(tmp_path / "data"), settings=settings) as server:
+    await scan({"store": str(tmp_path / "store"), "store.client-access": access}, tmp_path / "data")
+
+
+@pytest.mark.foreign
+async def test_a_scan_reads_a_bucket_with_the_keys_for_clients(tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'forebay[store]'")
+    with running_moto("shop") as options:
+        settings = {f"store.{name}": value for name, value in options.items()}
+        settings |= {"store": "s3://shop/fluss", "store.client-access": "direct"}
+        settings |= {"store.client.s3.access-key": "reader", "store.client.s3.secret-key": "reads"}
+        await scan(settings, tmp_path / "data")
+
+
+async def scan(settings: dict[str, str], data_dir: Path) -> None:
+    """Read all rows of a table of which the store has the first ones."""
+    with EmbeddedServer(str(data_dir), settings={**SETTINGS, **settings}) as server:
         session = Session(server.bootstrap_servers, await connect(server.bootstrap_servers))
         await session.admin.create_database("strangers", None, True)
         table = await session.create(pa.schema([("id", pa.int64()), ("v", pa.string())]))

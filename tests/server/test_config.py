@@ -190,3 +190,26 @@ def test_clients_see_the_listeners_of_each_role_and_no_passwords() -> None:
     }
     shown = server_config("/data", settings=settings).shown()
     assert [shown[key] for key in settings] == ["A://h:1", "A://h:2", config.HIDDEN, config.HIDDEN]
+
+
+DIRECT = {"store": "s3://shop/fluss", "store.client-access": "direct"}
+CLIENT_KEYS = {"store.client.s3.access-key": "reader", "store.client.s3.secret-key": "reads"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (CLIENT_KEYS, "clients, which get none unless 'store.client-access' is 'direct'"),
+        ({**DIRECT, "store.client.s3.access-key": "reader"}, "'store.client.s3.secret-key' is missing"),
+        ({**DIRECT, "store.client.s3.secret-key": "reads"}, "'store.client.s3.access-key' is missing"),
+        ({**DIRECT, "store.client.s3.key": "reads"}, "there is no setting 'store.client.s3.key'"),
+    ],
+)
+def test_keys_for_clients_are_whole_and_wanted(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        server_config("data", settings=settings)
+
+
+def test_keys_for_clients_are_not_among_the_settings_that_clients_see() -> None:
+    shown = server_config("data", settings={**DIRECT, **CLIENT_KEYS, "store.s3.secret-key": "writes"}).shown()
+    assert {shown[key] for key in (*CLIENT_KEYS, "store.s3.secret-key")} == {config.HIDDEN}

@@ -11,6 +11,7 @@ from forebay.base.errors import StorageFailure, UnsupportedOperation
 from forebay.store.cloud import CloudStore
 from forebay.store.opening import open_store
 from tests.java_programs import ExamUnavailable
+from tests.store.moto_s3 import running_moto
 from tests.store.object_store_contract import ObjectStoreContract
 from tests.store.versity_gateway import KEYS, running_gateway
 
@@ -25,17 +26,8 @@ class TestCloudStoreInMemory(ObjectStoreContract):
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
-    moto_server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[s3,server]'")
-    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install boto3")
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-    boto3.client("s3", endpoint_url=endpoint, **keys).create_bucket(Bucket="stores")
-    yield {
-        "s3.endpoint": endpoint, "s3.access-key": "test", "s3.secret-key": "test", "s3.region": "us-east-1",
-    }  # fmt: skip
-    server.stop()
+    with running_moto("stores") as options:
+        yield options
 
 
 @pytest.mark.foreign

@@ -329,6 +329,7 @@ _LEASE_SECONDS = 10.0
 """`store.lease` where answers wait for the store."""
 
 _STORE_SETTING = re.compile(r"store\.(s3\..+)")
+_CLIENT_KEY_SETTING = re.compile(r"store\.client\.(s3\.(?:access-key|secret-key|session-token))")
 _SHOWN = frozenset({BIND_LISTENERS, ADVERTISED_LISTENERS, PROTOCOL_MAP, SASL_MECHANISMS})
 """Settings that clients may see in addition to `SETTINGS`, also per role. All others may hold secrets."""
 
@@ -475,7 +476,16 @@ class ServerConfig:
     @property
     def store_options(self) -> dict[str, str]:
         """The options of the store, such as `s3.endpoint`."""
-        matches = {key: _STORE_SETTING.fullmatch(key) for key in self.settings}
+        return self._matching(_STORE_SETTING)
+
+    @property
+    def store_client_keys(self) -> dict[str, str]:
+        """The keys with which clients may read the store, such as `s3.access-key`."""
+        return self._matching(_CLIENT_KEY_SETTING)
+
+    def _matching(self, pattern: re.Pattern[str]) -> dict[str, str]:
+        """Settings, by the first group of their names."""
+        matches = {key: pattern.fullmatch(key) for key in self.settings}
         return {match[1]: self.settings[key] for key, match in matches.items() if match is not None}
 
     @property
@@ -528,6 +538,7 @@ def server_config(
     folder = Path(local_folder(data_dir, "the data directory"))
     config = ServerConfig(folder, host, coordinator_port, tablet_port, sasl, plain, texts)
     _check_lake(config)
+    _check_client_keys(config)
     return config
 
 
@@ -548,6 +559,23 @@ def _check_lake(config: ServerConfig) -> None:
             )
 
 
+def _check_client_keys(config: ServerConfig) -> None:
+    keys = config.store_client_keys
+    if not keys:
+        return
+    if config.value("store.client-access") != "direct":
+        raise InvalidRequest(
+            "the settings 'store.client.s3.*' are keys for clients, which get none unless 'store.client-access' is "
+            "'direct'",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    for name in ("s3.access-key", "s3.secret-key"):
+        if name not in keys:
+            raise InvalidRequest(
+                f"of the keys for clients 'store.client.{name}' is missing", ErrorCode.CONFIG_EXCEPTION
+            )
+
+
 def _check(key: str, text: str) -> None:
     if key in SETTINGS:
         SETTINGS[key].read(text, "setting")
@@ -556,6 +584,7 @@ def _check(key: str, text: str) -> None:
         or jaas_listener(key) is not None
         or _LAKE_SETTING.fullmatch(key)
         or _STORE_SETTING.fullmatch(key)
+        or _CLIENT_KEY_SETTING.fullmatch(key)
     ):
         return
     elif key in UNSERVED and text.strip().lower() not in ("", "false"):

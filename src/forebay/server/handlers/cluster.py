@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -117,9 +118,28 @@ def get_cluster_health(context: ServerContext, _call: ServerCall) -> Message:
 
 
 @serves(ApiKey.GET_FILESYSTEM_SECURITY_TOKEN)
-def get_filesystem_security_token(_context: ServerContext, _call: ServerCall) -> Message:
-    """Return no token: local files need none, but clients wait for the response before their first log scan."""
-    return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
+def get_filesystem_security_token(context: ServerContext, _call: ServerCall) -> Message:
+    """Return what clients need to read the store themselves, if they may (`store.client-access` = `direct`).
+
+    Without keys the token is empty: local files need none, but clients wait for the response before their first log
+    scan. The form is that of Apache Fluss's `S3DelegationTokenProvider`; these keys do not expire.
+    """
+    keys = context.config.store_client_keys
+    if not keys:
+        return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
+    token = {
+        "access_key_id": keys["s3.access-key"],
+        "access_key_secret": keys["s3.secret-key"],
+        "security_token": keys.get("s3.session-token"),
+    }
+    response = pb.GetFileSystemSecurityTokenResponse(schema="s3", token=json.dumps(token).encode())
+    options = context.config.store_options
+    for name, key in (("s3.endpoint", "fs.s3a.endpoint"), ("s3.region", "fs.s3a.endpoint.region")):
+        if name in options:
+            response.addition_info.add(key=key, value=options[name])
+    if "s3.endpoint" in options:
+        response.addition_info.add(key="fs.s3a.path.style.access", value="true")
+    return response
 
 
 @serves(ApiKey.DESCRIBE_CLUSTER_CONFIGS)
