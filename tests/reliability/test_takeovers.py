@@ -2,7 +2,7 @@
 
 The serving machine is lost with its disk, suspended for longer than its lease, cut off from the store, stopped, or
 asked to end by `forebay takeover`. What had failed has to end by itself when it can. Writers know the addresses of all
-machines, and go on. TAKEOVER_ROUNDS sets the number of takeovers (`make takeover-kills`: 50 of each load).
+machines, and go on. TAKEOVER_ROUNDS sets the number of takeovers (`make takeover-kills`).
 """
 
 from __future__ import annotations
@@ -70,3 +70,39 @@ def test_what_pyfluss_was_told_survives_takeovers(tmp_path: Path) -> None:
     with Failover(tmp_path, strangers.SEED, SETTINGS) as server:
         figures = strangers.check_strangers(server, server.bootstrap_servers, ROUNDS)
     results.write_if_wanted("takeover-kills.pyfluss", {"takeovers": ROUNDS, **figures, "seed": strangers.SEED})
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900 + 60 * ROUNDS)
+def test_a_stream_of_spark_goes_on_after_takeovers(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    import forebay.spark
+
+    rng = random.Random(SEED)
+    print(f"seed {SEED}, {ROUNDS} takeovers")
+    conf = {"spark.ui.enabled": False, "spark.sql.session.timeZone": "UTC"}
+    with Failover(tmp_path, SEED, SETTINGS) as server, forebay.connect(server.bootstrap_servers) as connection:
+        create_tables(connection)
+        connection.create_table("fluss.copy", {"writer": "BIGINT", "n": "BIGINT", "text": "STRING"}, buckets=2)
+        writers = [LogWriter(connection, number) for number in (0, 1)]
+        spark = forebay.spark.session("takeovers", "local[2]", conf, bootstrap_servers=server.bootstrap_servers)
+        try:
+            stream = spark.readStream.option("scan.startup.mode", "full").table("forebay.fluss.log").writeStream
+            query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("forebay.fluss.copy")
+            for _ in range(ROUNDS):
+                with load(writers):
+                    time.sleep(rng.uniform(0.5, 3))
+                    server.kill()
+                    server.start(keep_ports=True)
+                assert query.isActive, query.exception()
+            query.processAllAvailable()
+            query.stop()
+        finally:
+            spark.stop()
+        check_log(connection.table("fluss.log"), writers)
+        check_log(connection.table("fluss.copy"), writers)
+        acknowledged = sum(writer.acknowledged for writer in writers)
+        print(f"{acknowledged:,} rows went through; {dict(server.failures)}")
+    figures = {"takeovers": ROUNDS, "rows": acknowledged, "lost_or_doubled": 0, "seed": SEED}
+    results.write_if_wanted("takeover-kills.spark", figures)

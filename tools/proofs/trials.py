@@ -152,6 +152,7 @@ def _kills() -> Iterator[Trial]:
         ("rows", 100, "acknowledged_writes", (load,)),
         ("transactions", 50, "versions_of_jobs", (jobs,)),
         ("pyfluss", 50, "pyfluss", (strangers,)),
+        ("spark", 20, "spark", (load,)),
     ):
         yield Trial(
             f"takeover-kills.{part}",
