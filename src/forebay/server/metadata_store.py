@@ -97,6 +97,14 @@ CREATE TABLE IF NOT EXISTS remote_segments (
 CREATE TABLE IF NOT EXISTS state_snapshots (
     table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, log_offset INTEGER NOT NULL,
     files TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket));
+CREATE TABLE IF NOT EXISTS kv_snapshots (
+    table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, snapshot_id INTEGER NOT NULL,
+    log_offset INTEGER NOT NULL, files TEXT NOT NULL, replaced_ms INTEGER NOT NULL, crc INTEGER NOT NULL,
+    PRIMARY KEY (table_id, partition_id, bucket, snapshot_id));
+CREATE TABLE IF NOT EXISTS kv_snapshot_leases (
+    lease_id TEXT NOT NULL, table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL,
+    snapshot_id INTEGER NOT NULL, until_ms INTEGER NOT NULL, crc INTEGER NOT NULL,
+    PRIMARY KEY (lease_id, table_id, partition_id, bucket));
 CREATE TABLE IF NOT EXISTS doomed_objects (name TEXT PRIMARY KEY, due_ms INTEGER NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS journal_fences (number INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
 """
@@ -311,7 +319,7 @@ def state_snapshots_of(rows: Iterable[tuple[Any, ...]]) -> dict[TableBucket, Sta
     """The snapshots of key-value state in the checked rows of `SELECT_STATE_SNAPSHOTS`."""
     snapshots = {}
     for table_id, partition, number, log_offset, files in rows:
-        bucket = TableBucket(table_id, number, None if partition == _NO_PARTITION else partition)
+        bucket = bucket_of(table_id, partition, number)
         stored = (StoredStateFile(ListedFile(*listed), name) for listed, name in json.loads(files))
         snapshots[bucket] = StateSnapshot(log_offset, tuple(stored))
     return snapshots
@@ -361,7 +369,7 @@ class MetadataStore:
     def _damaged(self, reason: str) -> CorruptData:
         return _damaged(self._path, reason)
 
-    def _rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The rows of `query`, which selects whole rows, without their checksums. Raises `CorruptData`."""
         with self._lock:
             try:
@@ -389,7 +397,7 @@ class MetadataStore:
         """Read every row of every table that has checksums. Raises `CorruptData`."""
         for table in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", _TABLES):
             if table != "settings":
-                self._rows(f"SELECT * FROM {table}")
+                self.rows(f"SELECT * FROM {table}")
 
     @contextmanager
     def transaction(self) -> Iterator[_RecordedConnection]:
@@ -456,11 +464,11 @@ class MetadataStore:
         """Store numbers of fences, the first objects of epochs."""
         with self.transaction() as sql:
             for number in numbers:
-                _put(sql, "journal_fences", number)
+                put_row(sql, "journal_fences", number)
 
     def journal_fences(self) -> frozenset[int]:
         """The numbers of all fences."""
-        return frozenset(number for (number,) in self._rows("SELECT * FROM journal_fences"))
+        return frozenset(number for (number,) in self.rows("SELECT * FROM journal_fences"))
 
     # ---- counters ---------------------------------------------------------------------------------------------------
 
@@ -470,9 +478,9 @@ class MetadataStore:
             return self._take(sql, counter, count)
 
     def _take(self, sql: _RecordedConnection, counter: str, count: int) -> int:
-        rows = self._rows("SELECT * FROM counters WHERE name = ?", counter)
+        rows = self.rows("SELECT * FROM counters WHERE name = ?", counter)
         first: int = rows[0][1] if rows else 1
-        _put(sql, "counters", counter, first + count)
+        put_row(sql, "counters", counter, first + count)
         return first
 
     # ---- epochs of the logs -----------------------------------------------------------------------------------------
@@ -481,7 +489,7 @@ class MetadataStore:
         """The epochs of the logs, oldest first."""
         return [
             StoredEpoch(number, epoch, began_ms, reason, bool(of_one_bucket), *firsts)
-            for number, epoch, began_ms, reason, of_one_bucket, *firsts in self._rows(
+            for number, epoch, began_ms, reason, of_one_bucket, *firsts in self.rows(
                 "SELECT * FROM log_epochs ORDER BY number"
             )
         ]
@@ -489,7 +497,7 @@ class MetadataStore:
     def log_epoch_starts(self) -> dict[TableBucket, dict[int, int]]:
         """By bucket, and by the number of an epoch, the offset at which the epoch began."""
         starts: dict[TableBucket, dict[int, int]] = {}
-        for table_id, partition_id, number, epoch, offset in self._rows("SELECT * FROM log_epoch_starts"):
+        for table_id, partition_id, number, epoch, offset in self.rows("SELECT * FROM log_epoch_starts"):
             bucket = TableBucket(table_id, number, None if partition_id == _NO_PARTITION else partition_id)
             starts.setdefault(bucket, {})[epoch] = offset
         return starts
@@ -504,7 +512,7 @@ class MetadataStore:
             for counter, count in skips.items():
                 self._take(sql, counter, count)
             firsts = self._take(sql, TABLE_COUNTER, 0), self._take(sql, PARTITION_COUNTER, 0)
-            _put(sql, "log_epochs", number, name, began_ms, reason, int(of_one_bucket), *firsts)
+            put_row(sql, "log_epochs", number, name, began_ms, reason, int(of_one_bucket), *firsts)
             for table in ("log_epochs", "log_epoch_starts"):
                 sql.execute(f"DELETE FROM {table} WHERE number <= ?", (number - keep,))
         return firsts
@@ -515,7 +523,7 @@ class MetadataStore:
         with self.transaction() as sql:
             for (table_id, bucket, partition_id), number, offset in starts:
                 partition = _NO_PARTITION if partition_id is None else partition_id
-                _put(sql, "log_epoch_starts", table_id, partition, bucket, number, offset)
+                put_row(sql, "log_epoch_starts", table_id, partition, bucket, number, offset)
 
     def place(self) -> str | None:
         """The stored place of the data directory, or None."""
@@ -535,14 +543,14 @@ class MetadataStore:
     def databases(self) -> list[DatabaseInfo]:
         return [
             json_serde.database_from_json(name, json_serde.loads(document, "database"), created, modified)
-            for name, document, created, modified in self._rows("SELECT * FROM databases")
+            for name, document, created, modified in self.rows("SELECT * FROM databases")
         ]
 
     def put_database(self, info: DatabaseInfo) -> None:
         """Store a database, new or changed."""
         document = json_serde.dumps(json_serde.database_to_json(info)).decode()
         with self.transaction() as sql:
-            _put(sql, "databases", info.name, document, info.created_ms, info.modified_ms)
+            put_row(sql, "databases", info.name, document, info.created_ms, info.modified_ms)
 
     def delete_database(self, name: str) -> None:
         with self.transaction() as sql:
@@ -553,9 +561,9 @@ class MetadataStore:
     def tables(self) -> list[TableRecord]:
         """Return all tables, with their schemas and partitions."""
         with self._lock:
-            rows = self._rows("SELECT * FROM tables ORDER BY table_id")
-            schemas = self._rows("SELECT * FROM schemas")
-            partitions = self._rows("SELECT * FROM partitions ORDER BY partition_id")
+            rows = self.rows("SELECT * FROM tables ORDER BY table_id")
+            schemas = self.rows("SELECT * FROM schemas")
+            partitions = self.rows("SELECT * FROM partitions ORDER BY partition_id")
         stored = {row[0]: TableRecord(_table_info(row), {}, []) for row in rows}
         for table_id, schema_id, document in schemas:
             stored[table_id].schemas[schema_id] = json_serde.schema_from_json(json_serde.loads(document, "schema"))
@@ -580,16 +588,16 @@ class MetadataStore:
     def _put_table(self, sql: _RecordedConnection, info: TableInfo) -> None:
         document = json_serde.dumps(json_serde.descriptor_to_json(info.descriptor)).decode()
         schema = json_serde.dumps(json_serde.schema_to_json(info.schema)).decode()
-        _put(sql, "tables", info.table_id, info.path.database, info.path.table, info.schema_id, document,
+        put_row(sql, "tables", info.table_id, info.path.database, info.path.table, info.schema_id, document,
              info.created_ms, info.modified_ms)  # fmt: skip
-        _put(sql, "schemas", info.table_id, info.schema_id, schema)
+        put_row(sql, "schemas", info.table_id, info.schema_id, schema)
 
     def delete_table(self, table_id: int, folder: str) -> None:
         """Forget a table; its `folder` is noted for removal, which survives a crash."""
         with self.transaction() as sql:
             for table in ("tables", "schemas", "partitions", "lake_snapshots", "table_commits", "log_epoch_starts"):
                 sql.execute(f"DELETE FROM {table} WHERE table_id = ?", (table_id,))
-            _put(sql, "doomed_folders", folder)
+            put_row(sql, "doomed_folders", folder)
 
     # ---- partitions -------------------------------------------------------------------------------------------------
 
@@ -597,7 +605,7 @@ class MetadataStore:
         with self.transaction() as sql:
             info = PartitionInfo(self._take(sql, PARTITION_COUNTER, 1), spec)
             document = json_serde.dumps(dict(spec)).decode()
-            _put(sql, "partitions", info.partition_id, table_id, info.name, document)
+            put_row(sql, "partitions", info.partition_id, table_id, info.name, document)
         return info
 
     def delete_partition(self, partition_id: int, folder: str) -> None:
@@ -605,14 +613,14 @@ class MetadataStore:
         with self.transaction() as sql:
             sql.execute("DELETE FROM partitions WHERE partition_id = ?", (partition_id,))
             sql.execute("DELETE FROM log_epoch_starts WHERE partition_id = ?", (partition_id,))
-            _put(sql, "doomed_folders", folder)
+            put_row(sql, "doomed_folders", folder)
 
     # ---- lake snapshots ---------------------------------------------------------------------------------------------
 
     def lake_snapshots(self) -> dict[int, tuple[StoredLakeSnapshot, ...]]:
         """The known lake snapshots by table id, oldest first."""
         found: dict[int, list[StoredLakeSnapshot]] = {}
-        for table_id, _, snapshot_id, committed_ms, tiered, tiered_crc, readable, readable_crc in self._rows(
+        for table_id, _, snapshot_id, committed_ms, tiered, tiered_crc, readable, readable_crc in self.rows(
             "SELECT * FROM lake_snapshots ORDER BY table_id, position"
         ):
             readable_file = None if readable is None else OffsetsFile(readable, readable_crc)
@@ -626,7 +634,7 @@ class MetadataStore:
             sql.execute("DELETE FROM lake_snapshots WHERE table_id = ?", (table_id,))
             for position, s in enumerate(snapshots):
                 readable = (None, None) if s.readable is None else s.readable
-                _put(sql, "lake_snapshots", table_id, position, s.snapshot_id, s.committed_ms, *s.tiered, *readable)
+                put_row(sql, "lake_snapshots", table_id, position, s.snapshot_id, s.committed_ms, *s.tiered, *readable)
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
@@ -636,7 +644,7 @@ class MetadataStore:
             StoredTransaction(
                 transaction_id, application, version, state, changed_ms, writer_id, tuple(attempts.split())
             )
-            for transaction_id, application, version, state, changed_ms, writer_id, attempts in self._rows(
+            for transaction_id, application, version, state, changed_ms, writer_id, attempts in self.rows(
                 "SELECT * FROM transactions ORDER BY transaction_id"
             )
         ]
@@ -654,7 +662,9 @@ class MetadataStore:
         with self.transaction() as sql:
             _delete_transactions(sql, without)
             try:
-                _put(sql, "transactions", transaction_id, application, version, int(state), *others, " ".join(attempts))
+                put_row(
+                    sql, "transactions", transaction_id, application, version, int(state), *others, " ".join(attempts)
+                )
             except sqlite3.IntegrityError as e:
                 raise Conflict(
                     f"version {version} of application {application!r} is decided already, by another transaction "
@@ -665,14 +675,14 @@ class MetadataStore:
                 table_id, _, *others = astuple(commit)
                 last = sql.execute("SELECT max(number) FROM table_commits WHERE table_id = ?", (table_id,)).fetchone()
                 number = (last[0] or 0) + 1
-                _put(sql, "table_commits", table_id, number, *others)
+                put_row(sql, "table_commits", table_id, number, *others)
                 sql.execute(
                     "DELETE FROM table_commits WHERE table_id = ? AND number <= ?", (table_id, number - COMMITS_MAX)
                 )
 
     def commits(self, table_id: int) -> list[StoredCommit]:
         """The last commits of a table, at most `COMMITS_MAX`, in their order."""
-        rows = self._rows("SELECT * FROM table_commits WHERE table_id = ? ORDER BY number", table_id)
+        rows = self.rows("SELECT * FROM table_commits WHERE table_id = ? ORDER BY number", table_id)
         return [StoredCommit(*row) for row in rows]
 
     def forget_transactions(self, ids: Iterable[int]) -> None:
@@ -685,14 +695,14 @@ class MetadataStore:
         """The buckets of which segments were ever copied to the store: up to which offset, and the name of the
         manifest, empty if all have expired."""
         return {
-            TableBucket(table_id, bucket, None if partition == _NO_PARTITION else partition): (end, manifest)
-            for table_id, partition, bucket, end, manifest in self._rows("SELECT * FROM remote_logs")
+            bucket_of(table_id, partition, bucket): (end, manifest)
+            for table_id, partition, bucket, end, manifest in self.rows("SELECT * FROM remote_logs")
         }
 
     def remote_segments(self, bucket: TableBucket) -> list[RemoteLogSegment]:
         """The segments of a bucket in the store, oldest first."""
         query = "SELECT * FROM remote_segments WHERE table_id = ? AND partition_id = ? AND bucket = ? ORDER BY 5"
-        return [RemoteLogSegment(*row[3:]) for row in self._rows(query, *bucket_columns(bucket))]
+        return [RemoteLogSegment(*row[3:]) for row in self.rows(query, *bucket_columns(bucket))]
 
     def change_remote_log(
         self,
@@ -714,12 +724,12 @@ class MetadataStore:
         key = bucket_columns(bucket)
         with self.transaction() as sql:
             of_bucket = "table_id = ? AND partition_id = ? AND bucket = ?"
-            _put(sql, "remote_logs", *key, end_offset, manifest)
+            put_row(sql, "remote_logs", *key, end_offset, manifest)
             sql.execute(f"DELETE FROM remote_segments WHERE {of_bucket} AND end_offset <= ?", (*key, removed_until))
             for segment in added:
                 row = (*key, *segment)
                 sql.execute("INSERT INTO remote_segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, _checksum(row)))
-            _doom(sql, doomed)
+            doom(sql, doomed)
             for name in kept:
                 sql.execute("DELETE FROM doomed_objects WHERE name = ?", (name,))
 
@@ -729,11 +739,11 @@ class MetadataStore:
             for table in ("remote_logs", "remote_segments"):
                 statement = f"DELETE FROM {table} WHERE table_id = ? AND partition_id = ? AND bucket = ?"
                 sql.execute(statement, bucket_columns(bucket))
-            _doom(sql, doomed)
+            doom(sql, doomed)
 
     def state_snapshots(self) -> dict[TableBucket, StateSnapshot]:
         """The snapshots of key-value state in the store."""
-        return state_snapshots_of(self._rows(SELECT_STATE_SNAPSHOTS))
+        return state_snapshots_of(self.rows(SELECT_STATE_SNAPSHOTS))
 
     def put_state_snapshot(
         self, bucket: TableBucket, snapshot: StateSnapshot, *, doomed: Mapping[str, int], kept: Iterable[str]
@@ -741,8 +751,8 @@ class MetadataStore:
         """Replace the snapshot of a bucket, all or nothing. `doomed` and `kept` as in `change_remote_log`."""
         files = json.dumps(snapshot.files, separators=(",", ":"))
         with self.transaction() as sql:
-            _put(sql, "state_snapshots", *bucket_columns(bucket), snapshot.log_offset, files)
-            _doom(sql, doomed)
+            put_row(sql, "state_snapshots", *bucket_columns(bucket), snapshot.log_offset, files)
+            doom(sql, doomed)
             for name in kept:
                 sql.execute("DELETE FROM doomed_objects WHERE name = ?", (name,))
 
@@ -751,17 +761,17 @@ class MetadataStore:
         with self.transaction() as sql:
             statement = "DELETE FROM state_snapshots WHERE table_id = ? AND partition_id = ? AND bucket = ?"
             sql.execute(statement, bucket_columns(bucket))
-            _doom(sql, doomed)
+            doom(sql, doomed)
 
     def doom_objects(self, doomed: Mapping[str, int]) -> None:
         """Note objects of the store to delete, and when, in ms."""
         with self.transaction() as sql:
-            _doom(sql, doomed)
+            doom(sql, doomed)
 
     def doomed_objects(self, now_ms: int, limit: int) -> list[str]:
         """Objects of the store whose time to be deleted has come, at most `limit`."""
         query = "SELECT * FROM doomed_objects WHERE due_ms <= ? ORDER BY due_ms LIMIT ?"
-        return [name for name, _ in self._rows(query, now_ms, limit)]
+        return [name for name, _ in self.rows(query, now_ms, limit)]
 
     def objects_deleted(self, deleted: Iterable[str]) -> None:
         """Forget objects that were deleted."""
@@ -773,7 +783,7 @@ class MetadataStore:
 
     def doomed_folders(self) -> list[str]:
         """Folders of dropped tables and partitions that are still to be removed."""
-        return [row[0] for row in self._rows("SELECT * FROM doomed_folders")]
+        return [row[0] for row in self.rows("SELECT * FROM doomed_folders")]
 
     def folder_removed(self, path: str) -> None:
         """Forget a folder that has been removed."""
@@ -813,7 +823,7 @@ class MetadataStore:
     def producer_offsets(self, producer_id: str, now_ms: int) -> tuple[int, bytes] | None:
         """(expiry in ms, offsets) of a producer id, or None."""
         query = "SELECT * FROM producer_offsets WHERE producer_id = ? AND expires_ms > ?"
-        rows = self._rows(query, producer_id, now_ms)
+        rows = self.rows(query, producer_id, now_ms)
         return (rows[0][1], rows[0][2]) if rows else None
 
     def delete_producer_offsets(self, producer_id: str) -> None:
@@ -825,7 +835,7 @@ def _checksum(row: tuple[Any, ...]) -> int:
     return crc32c(repr(row).encode("utf-8", "surrogatepass"))
 
 
-def _put(sql: _RecordedConnection, table: str, *row: Any) -> None:
+def put_row(sql: _RecordedConnection, table: str, *row: Any) -> None:
     """Insert a row, or put it in the place of the one with the same primary key (and no other)."""
     columns = sql.execute(f"PRAGMA table_info({table})").fetchall()
     names = [name for _, name, *_ in columns]
@@ -838,14 +848,20 @@ def _put(sql: _RecordedConnection, table: str, *row: Any) -> None:
     )
 
 
+def bucket_of(table_id: int, partition_id: int, number: int) -> TableBucket:
+    """The bucket of the columns table_id, partition_id and bucket."""
+    return TableBucket(table_id, number, None if partition_id == _NO_PARTITION else partition_id)
+
+
 def bucket_columns(bucket: TableBucket) -> tuple[int, int, int]:
     """The values of the columns table_id, partition_id and bucket."""
     return bucket.table_id, _NO_PARTITION if bucket.partition_id is None else bucket.partition_id, bucket.bucket
 
 
-def _doom(sql: _RecordedConnection, doomed: Mapping[str, int]) -> None:
+def doom(sql: _RecordedConnection, doomed: Mapping[str, int]) -> None:
+    """Note objects of the store to delete, and when, in ms."""
     for name, due_ms in doomed.items():
-        _put(sql, "doomed_objects", name, due_ms)
+        put_row(sql, "doomed_objects", name, due_ms)
 
 
 def _delete_transactions(sql: _RecordedConnection, ids: Iterable[int]) -> None:

@@ -81,7 +81,7 @@ class WarmStates:
         try:
             fetch_state(self._store, self._fs, path, snapshot, guard=self._unless_stopped)
         except CorruptData:
-            # The older copy is damaged, or an object is: with the next list all is fetched anew.
+            # The older copy is damaged, or an object is: the next list has all files fetched again.
             with self._unless_stopped():
                 self._fs.remove_tree(path)
             raise
