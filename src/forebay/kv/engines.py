@@ -34,12 +34,25 @@ _LOGGER = logging.getLogger(__name__)
 ENGINE_PROPERTY = "forebay.kv.engine"
 """The custom property by which a table names its engine."""
 
+SNAPSHOT_FILES_PROPERTY = "forebay.kv.snapshot-files"
+"""The custom property by which a table asks for snapshots that clients of Apache Fluss open."""
+
 AUTO = "auto"
 ENGINES: dict[str, Callable[..., KvEngine]] = {"hlog": HlogEngine, "lmdb": LmdbEngine}
 
 _FILES = {"hlog": HEAD_FILE, "lmdb": DATA_FILE}
 _ROWS_AT_ONCE = 10_000
 """Rows per group when one engine's rows are copied into another."""
+
+
+def wants_rocksdb_files(descriptor: TableDescriptor) -> bool:
+    """Return whether a table asks for snapshots in RocksDB's files. Raises `InvalidRequest` for unknown files."""
+    text = descriptor.custom_properties.get(SNAPSHOT_FILES_PROPERTY, "none").strip().lower()
+    if text not in ("none", ROCKSDB):
+        raise InvalidRequest(
+            f"'{SNAPSHOT_FILES_PROPERTY}' is 'none' or 'rocksdb', and not '{text}'", ErrorCode.INVALID_CONFIG_EXCEPTION
+        )
+    return text == ROCKSDB
 
 
 def engine_in(directory: Path) -> str | None:

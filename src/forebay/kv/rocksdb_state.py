@@ -7,11 +7,11 @@ The write-ahead log was off, so a database that was not closed has the rows and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from forebay.base.errors import CorruptData, ErrorCode, UnsupportedOperation
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, StorageFailure, UnsupportedOperation
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.kv.engine import EngineState
@@ -27,6 +27,8 @@ REPLACED_SUFFIX = ".rocksdb"
 
 _CURRENT_FILE = "CURRENT"
 _STATE_KEY = b""
+_FORMAT_VERSION = 5
+"""Of tables; RocksDB 6 knows no later one."""
 
 
 def is_rocksdb(folder: str | Path) -> bool:
@@ -49,6 +51,43 @@ def refusal(folder: str | Path) -> UnsupportedOperation:
         f"and convert the states of its data directory to 'hlog' or 'lmdb' with `{CONVERT}` (docs/upgrade.md)",
         ErrorCode.KV_STORAGE_EXCEPTION,
     )
+
+
+def write_database(folder: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    """Write rows into the new folder `folder`: the files that RocksDB needs to open it for reading, and no others.
+
+    Their format is that of RocksDB 6, which Apache Fluss has. Raises `UnsupportedOperation` without the package
+    rocksdict, and `StorageFailure`.
+    """
+    try:
+        import rocksdict
+    except ImportError as e:
+        raise UnsupportedOperation(
+            "snapshots in RocksDB's files can only be written with the package rocksdict: pip install rocksdict"
+        ) from e
+    options, blocks = rocksdict.Options(raw_mode=True), rocksdict.BlockBasedOptions()
+    writes: Any = rocksdict.WriteOptions()  # whose stub takes a property for a method
+    blocks.set_format_version(_FORMAT_VERSION)
+    blocks.set_checksum_type(rocksdict.ChecksumType.crc32c())
+    options.set_block_based_table_factory(blocks)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    writes.disable_wal = True
+    try:
+        database = rocksdict.Rdict(folder, options)
+        try:
+            database.set_write_options(writes)
+            for key, value in rows:
+                database[key] = value
+            database.flush()
+        finally:
+            database.close()
+    except ForebayError:
+        raise
+    except Exception as e:
+        raise StorageFailure(f"cannot write RocksDB's files in {folder}: {e}") from e
+    for path in Path(folder).iterdir():
+        if path.name != _CURRENT_FILE and not path.name.startswith("MANIFEST-") and path.suffix != ".sst":
+            path.unlink()
 
 
 class RocksDbState:

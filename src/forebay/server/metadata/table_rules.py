@@ -13,7 +13,7 @@ from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.log.statistics import statistics_columns
 from forebay.codec.rows.keys import bucket_key_encoder, primary_key_encoder
-from forebay.kv.engines import ENGINE_PROPERTY, check_engine
+from forebay.kv.engines import ENGINE_PROPERTY, check_engine, wants_rocksdb_files
 from forebay.metadata import json_serde
 from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.merge_engines import with_function_options
@@ -112,6 +112,7 @@ def check_new_table(descriptor: TableDescriptor, bucket_count_max: int) -> None:
     _check_formats(descriptor)
     check_merge_engine(descriptor)
     check_engine(descriptor)
+    wants_rocksdb_files(descriptor)
     _check_partitioning(descriptor)
     _check_special_columns(descriptor)
     for key, text in descriptor.properties.items():
@@ -295,6 +296,7 @@ def altered_properties(
     check_altered_options(altered)
     if ENGINE_PROPERTY in to_set:
         check_engine(altered)
+    wants_rocksdb_files(altered)
     _check_auto_partitioning(altered)
     _check_special_columns(altered)
     for key in to_set:
