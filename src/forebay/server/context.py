@@ -36,6 +36,7 @@ from forebay.server.metadata.catalog import Descriptions, LiveTable, TableCatalo
 from forebay.server.metadata.lake_tables import LakeTables
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.remote_log.remote_logs import RemoteLogs
+from forebay.server.remote_state.kv_snapshots import KvSnapshots
 from forebay.server.storage.log_epochs import LogEpochs
 from forebay.server.storage.progress_notifier import ProgressNotifier
 from forebay.server.storage.replica import BucketReplica
@@ -84,6 +85,8 @@ class ServerContext:
     gate: AnswerGate | None = None
     """What holds answers back until they are in the store, if anything does."""
     remote_logs: RemoteLogs | None = None
+    kv_snapshots: KvSnapshots | None = None
+    """Those that clients download; None if they cannot read the store."""
     """Log segments in the store, if there is one."""
     journal: ServerJournal | None = None
     """What uploads to the store, if there is one."""

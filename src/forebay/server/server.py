@@ -27,11 +27,12 @@ from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.kv.engine import EngineFactory
+from forebay.kv.engines import wants_rocksdb_files
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.lake.formats import create_lake_storage
 from forebay.log.checkpoints import DataDirectory
-from forebay.metadata.table import PhysicalTablePath
+from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole, offered
 from forebay.protocol.listeners import (
     Listener,
@@ -66,6 +67,8 @@ from forebay.server.metadata_store import (
 from forebay.server.remote_log.remote_log import SegmentReaders
 from forebay.server.remote_log.remote_logs import RemoteLogs
 from forebay.server.remote_log.tiering import LogTiering, TieringSettings
+from forebay.server.remote_state.kv_snapshot_list import KvSnapshotList
+from forebay.server.remote_state.kv_snapshots import KvSnapshots
 from forebay.server.remote_state.state_snapshots import StateSnapshots
 from forebay.server.storage.log_epochs import LogEpochs, begin_epoch_if_needed
 from forebay.server.storage.progress_notifier import ProgressNotifier
@@ -326,7 +329,7 @@ class ForebayServer:
         limits = RequestLimits(injected.clock, config.value("server.request.max-items"), config.answer_bytes_max)
         self._context = ServerContext(
             config, catalog, store, replicas, scanners, table_snapshots, transactions, notifier, injected.clock, lake,
-            coordinator, io, store_io, limits, counters, epochs, gate, remote_logs, journal,
+            coordinator, io, store_io, limits, counters, epochs, gate, remote_logs, self._kv_snapshots(store), journal,
         )  # fmt: skip
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
@@ -368,6 +371,15 @@ class ForebayServer:
         retention_ms = self.config.value("store.retention")
         return RemoteLogs(metadata, readers, self._injected.clock, self._injected.ids, retention_ms)
 
+    def _kv_snapshots(self, metadata: MetadataStore) -> KvSnapshots | None:
+        """The snapshots that clients download, if they read the store themselves."""
+        config, injected, journal = self.config, self._injected, self._journal
+        if journal is None or config.value("store.client-access") != "direct":
+            return None
+        listed, scratch = KvSnapshotList(metadata), str(Path(config.data_dir).absolute())
+        retention_ms = config.value("store.retention")
+        return KvSnapshots(listed, journal.store, injected.clock, injected.ids, retention_ms, scratch)
+
     def _start_journal(
         self, journal: ServerJournal, context: ServerContext, remote_logs: RemoteLogs, states: StateSnapshots
     ) -> None:
@@ -388,8 +400,22 @@ class ForebayServer:
             context.io.submit(replicas.touch, bucket)
 
         def put_state(replica: BucketReplica, path: PhysicalTablePath) -> None:
-            if replica.kv_folder is not None and states.put(replica.bucket, path, replica.kv_folder):
-                _LOGGER.info("copied the state of %s (bucket %s) to the store", path, replica.bucket)
+            folder, bucket = replica.kv_folder, replica.bucket
+            if folder is None:
+                return
+            if states.put(bucket, path, folder):
+                _LOGGER.info("copied the state of %s (bucket %s) to the store", path, bucket)
+            downloads, descriptor = context.kv_snapshots, replica.table.info.descriptor
+            if downloads is not None and wants_rocksdb_files(descriptor) and downloads.put(bucket, path, folder):
+                _LOGGER.info("made a snapshot of %s (bucket %s) for clients", path, bucket)
+
+        def forget() -> None:
+            def exists(bucket: TableBucket) -> bool:
+                return replicas.find_table(bucket) is not None
+
+            states.forget_dropped(exists)
+            if context.kv_snapshots is not None:
+                context.kv_snapshots.sweep(exists)
 
         self._tiering = LogTiering(
             remote_logs,
@@ -399,7 +425,7 @@ class ForebayServer:
             stored_end=journal.stored_end,
             wait_until_stored=partial(journal.wait_until_stored, _STORED_SECONDS),
             after=put_state,
-            forget=lambda: states.forget_dropped(lambda bucket: replicas.find_table(bucket) is not None),
+            forget=forget,
             clock=self._injected.clock,
         )
 

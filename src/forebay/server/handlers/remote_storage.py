@@ -1,10 +1,14 @@
 """KV snapshots, their leases, and the remote log: what a Fluss cluster keeps in remote storage.
 
-There are no downloadable KV snapshots here (state is read by ScanKv, or from the changelog); the responses are those of
-a cluster that has none so far. Log segments are in remote storage if the server has a store.
+There are KV snapshots to download of tables that ask for them, if clients read the store
+(`forebay.server.remote_state.kv_snapshots`). The state of others is read by ScanKv, or from the changelog, and the
+responses are those of a cluster that has no snapshot so far. Log segments are in remote storage if the server has a
+store.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
 from forebay.metadata.table import TableBucket, TableInfo
@@ -12,6 +16,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of, table_path_from_pb
 from forebay.server.context import ServerCall, ServerContext, serves
+from forebay.server.remote_state.kv_snapshot_list import StoredKvSnapshot
 
 
 def _require_primary_key(info: TableInfo) -> None:
@@ -23,7 +28,7 @@ def _require_primary_key(info: TableInfo) -> None:
 
 @serves(ApiKey.GET_LATEST_KV_SNAPSHOTS)
 async def get_latest_kv_snapshots(context: ServerContext, call: ServerCall) -> Message:
-    """Return every bucket without a snapshot: clients then read the changelog from its beginning, if it exists."""
+    """Return the newest snapshot of each bucket. Of one without, clients read the changelog from its beginning."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))
     info = table.info
@@ -36,9 +41,13 @@ async def get_latest_kv_snapshots(context: ServerContext, call: ServerCall) -> M
     if info.is_partitioned:
         response.partition_id = table.current.partition(request.partition_name).partition_id
     for bucket in range(info.bucket_count):
-        offsets = await context.in_io(
-            context.replicas.segment_offsets, TableBucket(info.table_id, bucket, partition_id_of(response))
-        )
+        table_bucket = TableBucket(info.table_id, bucket, partition_id_of(response))
+        if context.kv_snapshots is not None:
+            latest = await context.in_io(context.kv_snapshots.latest, table_bucket)
+            if latest is not None:
+                _add(response.latest_snapshots, latest)
+                continue
+        offsets = await context.in_io(context.replicas.segment_offsets, table_bucket)
         if offsets and offsets[0] > 0:
             raise NotFound(
                 f"the rows of table {info.path} cannot be rebuilt from its changelog, whose beginning has expired "
@@ -50,21 +59,36 @@ async def get_latest_kv_snapshots(context: ServerContext, call: ServerCall) -> M
     return response
 
 
+def _add(snapshots: Any, snapshot: StoredKvSnapshot) -> None:
+    snapshots.add(bucket_id=snapshot.bucket.bucket, snapshot_id=snapshot.snapshot_id, log_offset=snapshot.log_offset)
+
+
 @serves(ApiKey.GET_KV_SNAPSHOT_METADATA)
-def get_kv_snapshot_metadata(_context: ServerContext, call: ServerCall) -> Message:
-    """Refuse: there are no KV snapshots to download."""
-    raise NotFound(
-        f"there is no KV snapshot {call.message.snapshot_id}; this server has none to download",
-        ErrorCode.KV_SNAPSHOT_NOT_EXIST,
-    )
+async def get_kv_snapshot_metadata(context: ServerContext, call: ServerCall) -> Message:
+    """Return where the files of a KV snapshot are."""
+    message, snapshots = call.message, context.kv_snapshots
+    bucket = TableBucket(message.table_id, message.bucket_id, partition_id_of(message))
+    snapshot = None if snapshots is None else await context.in_io(snapshots.find, bucket, message.snapshot_id)
+    if snapshots is None or snapshot is None:
+        raise NotFound(
+            f"there is no KV snapshot {message.snapshot_id} of bucket {bucket} to download: ask for the latest one",
+            ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+        )
+    response = pb.GetKvSnapshotMetadataResponse(log_offset=snapshot.log_offset)
+    for file in snapshot.files:
+        response.snapshot_files.add(remote_path=snapshots.location_of(file), local_file_name=file.name)
+    return response
 
 
 @serves(ApiKey.LIST_KV_SNAPSHOTS)
-def list_kv_snapshots(_context: ServerContext, call: ServerCall) -> Message:
-    """Return no KV snapshots: there are none to download."""
-    response = pb.ListKvSnapshotsResponse(table_id=call.message.table_id)
-    if call.message.HasField("partition_id"):
-        response.partition_id = call.message.partition_id
+async def list_kv_snapshots(context: ServerContext, call: ServerCall) -> Message:
+    """Return the KV snapshots of a table or partition that can be downloaded."""
+    table_id, partition = call.message.table_id, partition_id_of(call.message)
+    response = pb.ListKvSnapshotsResponse(table_id=table_id, partition_id=partition)
+    if context.kv_snapshots is not None:
+        for snapshot in await context.in_io(context.kv_snapshots.all):
+            if (snapshot.bucket.table_id, snapshot.bucket.partition_id) == (table_id, partition):
+                _add(response.active_snapshots, snapshot)
     return response
 
 
@@ -89,18 +113,44 @@ def list_remote_log_manifests(context: ServerContext, call: ServerCall) -> Messa
 
 
 @serves(ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE)
-def acquire_kv_snapshot_lease(_context: ServerContext, call: ServerCall) -> Message:
-    """Return all requested snapshots as unavailable: there is nothing to lease."""
-    return pb.AcquireKvSnapshotLeaseResponse(unavailable_snapshots=call.message.snapshots_to_lease)
+async def acquire_kv_snapshot_lease(context: ServerContext, call: ServerCall) -> Message:
+    """Keep KV snapshots for a while; return those that are gone."""
+    message = call.message
+    if context.kv_snapshots is None:
+        return pb.AcquireKvSnapshotLeaseResponse(unavailable_snapshots=message.snapshots_to_lease)
+    wanted = {
+        TableBucket(table.table_id, each.bucket_id, partition_id_of(each)): each.snapshot_id
+        for table in message.snapshots_to_lease
+        for each in table.bucket_snapshots
+    }
+    gone = await context.in_io(context.kv_snapshots.lease, message.lease_id, wanted, message.lease_duration_ms)
+    response = pb.AcquireKvSnapshotLeaseResponse()
+    for table in message.snapshots_to_lease:
+        missing = [
+            each
+            for each in table.bucket_snapshots
+            if TableBucket(table.table_id, each.bucket_id, partition_id_of(each)) in gone
+        ]
+        if missing:
+            response.unavailable_snapshots.add(table_id=table.table_id, bucket_snapshots=missing)
+    return response
 
 
 @serves(ApiKey.RELEASE_KV_SNAPSHOT_LEASE)
-def release_kv_snapshot_lease(_context: ServerContext, _call: ServerCall) -> Message:
-    """Return success: there are no leases."""
+async def release_kv_snapshot_lease(context: ServerContext, call: ServerCall) -> Message:
+    """End a lease for some buckets."""
+    if context.kv_snapshots is not None:
+        buckets = [
+            TableBucket(each.table_id, each.bucket_id, partition_id_of(each))
+            for each in call.message.buckets_to_release
+        ]
+        await context.in_io(context.kv_snapshots.release, call.message.lease_id, buckets)
     return pb.ReleaseKvSnapshotLeaseResponse()
 
 
 @serves(ApiKey.DROP_KV_SNAPSHOT_LEASE)
-def drop_kv_snapshot_lease(_context: ServerContext, _call: ServerCall) -> Message:
-    """Return success: there are no leases."""
+async def drop_kv_snapshot_lease(context: ServerContext, call: ServerCall) -> Message:
+    """End a lease."""
+    if context.kv_snapshots is not None:
+        await context.in_io(context.kv_snapshots.release, call.message.lease_id)
     return pb.DropKvSnapshotLeaseResponse()

@@ -1,0 +1,218 @@
+"""Snapshots that clients download: how long they stay, leases on them, and who gets none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import forebay
+from forebay import Table
+from forebay.base.ambient import ManualClock
+from forebay.base.errors import ForebayError, InvalidRequest, LimitExceeded, NotFound
+from forebay.inprocess import EmbeddedConnection
+from forebay.metadata.table import TableBucket
+from forebay.server.remote_state import kv_snapshots
+from forebay.server.remote_state.kv_snapshots import KvSnapshots
+from tests.patience import PATIENCE
+
+pytest.importorskip("rocksdict")
+
+Start = Callable[..., EmbeddedConnection]
+ASKS = {"forebay.kv.snapshot-files": "rocksdb"}
+RETENTION_MS = 3_600_000
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[EmbeddedConnection] = []
+
+    def started(name: str = "data", access: str = "direct") -> EmbeddedConnection:
+        settings = {
+            "store": str(tmp_path / "store"),
+            "store.client-access": access,
+            "store.interval": "20 ms",
+            "remote.log.task-interval-duration": "1 d",
+        }
+        running.append(forebay.embedded(tmp_path / name, settings=settings))
+        return running[-1]
+
+    yield started
+    for connection in running:
+        connection.close()
+
+
+def made(conn: EmbeddedConnection, table: Table, number: int) -> None:
+    """Write a row and a checkpoint, and let the server make a snapshot of it."""
+    table.upsert([{"id": number}])
+    with conn.server.server.context.replicas.using(TableBucket(table.info.table_id, 0)) as replica:
+        replica.checkpoint_if_grown(1)
+    tier(conn)
+
+
+def tier(conn: EmbeddedConnection) -> None:
+    server = conn.server.server
+    assert server._journal is not None
+    assert server._tiering is not None
+    assert server._journal.wait_until_stored(PATIENCE)
+    server._tiering.run()
+    assert server._journal.wait_until_stored(PATIENCE)
+
+
+def create(conn: EmbeddedConnection, name: str = "fluss.kv", **options: str) -> Table:
+    return conn.create_table(name, {"id": "BIGINT"}, primary_key="id", buckets=1, options={**ASKS, **options})
+
+
+def snapshots_of(conn: EmbeddedConnection) -> KvSnapshots:
+    snapshots = conn.server.server.context.kv_snapshots
+    assert snapshots is not None
+    return snapshots
+
+
+def listed(conn: EmbeddedConnection) -> list[int]:
+    return [snapshot.snapshot_id for snapshot in snapshots_of(conn).all()]
+
+
+def clock_of(conn: EmbeddedConnection) -> ManualClock:
+    """A clock that stands still from now on, for the snapshots."""
+    snapshots = snapshots_of(conn)
+    clock = snapshots._clock = ManualClock(now_ms=snapshots._clock.now_ms())
+    return clock
+
+
+def files(tmp_path: Path) -> int:
+    return sum(path.is_file() for path in (tmp_path / "store" / "kv").rglob("rocksdb/*"))
+
+
+def test_a_snapshot_stays_for_a_while_after_the_next_one(start: Start, tmp_path: Path) -> None:
+    conn = start()
+    table = create(conn)
+    made(conn, table, 1)
+    bucket = TableBucket(table.info.table_id, 0)
+    latest = conn.admin.latest_kv_snapshots("fluss.kv")[bucket]
+    assert latest is not None
+    assert (latest.snapshot_id, latest.log_offset) == (1, 1)
+    (found,) = {name for _, name in conn.admin.kv_snapshot_files(bucket, 1).files if name.endswith(".sst")}
+    assert found
+    tier(conn)
+    assert listed(conn) == [1], "there is no new checkpoint"
+    clock = clock_of(conn)
+    made(conn, table, 2)
+    assert listed(conn) == [2, 1]
+    old = conn.admin.kv_snapshot_files(bucket, 1).files
+    clock.jump_wall_clock(RETENTION_MS - 1)
+    tier(conn)
+    assert listed(conn) == [2, 1]
+    clock.jump_wall_clock(1)
+    tier(conn)
+    assert listed(conn) == [2]
+    with pytest.raises(NotFound, match="no KV snapshot 1 of bucket"):
+        conn.admin.kv_snapshot_files(bucket, 1)
+    due = conn.server.server.context.store.doomed_objects(clock.now_ms(), 100)
+    store = str(tmp_path / "store")
+    assert {path for path, _ in old} <= {f"{store}/{name}" for name in due}
+    made(conn, table, 3)
+    assert listed(conn) == [3, 2]
+
+
+def test_a_lease_keeps_a_snapshot_until_it_ends(start: Start) -> None:
+    conn = start()
+    table, bucket = create(conn), TableBucket(1, 0)
+    bucket = TableBucket(table.info.table_id, 0)
+    made(conn, table, 1)
+    clock = clock_of(conn)
+    assert conn.admin.acquire_kv_snapshot_lease("job", {bucket: 1}, "3 h") == {}
+    assert conn.admin.acquire_kv_snapshot_lease("job", {bucket: 7}, "3 h") == {bucket: 7}
+    made(conn, table, 2)
+    clock.jump_wall_clock(2 * RETENTION_MS)
+    tier(conn)
+    assert listed(conn) == [2, 1]
+    conn.admin.acquire_kv_snapshot_lease("job", {bucket: 1}, "1 min")  # ends no earlier than it would have
+    clock.jump_wall_clock(RETENTION_MS - 1)
+    tier(conn)
+    assert listed(conn) == [2, 1]
+    clock.jump_wall_clock(1)
+    tier(conn)
+    assert listed(conn) == [2]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_released_lease_keeps_nothing(start: Start, whole: bool) -> None:
+    conn = start()
+    table = create(conn)
+    bucket = TableBucket(table.info.table_id, 0)
+    made(conn, table, 1)
+    clock = clock_of(conn)
+    conn.admin.acquire_kv_snapshot_lease("job", {bucket: 1}, "3 h")
+    conn.admin.acquire_kv_snapshot_lease("other", {bucket: 1}, "2 h")
+    made(conn, table, 2)
+    conn.admin.release_kv_snapshot_lease("job", None if whole else [bucket])
+    clock.jump_wall_clock(RETENTION_MS)
+    tier(conn)
+    assert listed(conn) == [2, 1], "the other lease"
+    conn.admin.release_kv_snapshot_lease("other", None if whole else [bucket])
+    tier(conn)
+    assert listed(conn) == [2]
+
+
+def test_leases_are_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_snapshots, "LEASES_MAX", 1)
+    conn = start()
+    table = create(conn)
+    bucket = TableBucket(table.info.table_id, 0)
+    made(conn, table, 1)
+    clock = clock_of(conn)
+    conn.admin.acquire_kv_snapshot_lease("one", {bucket: 1}, "1 min")
+    with pytest.raises(LimitExceeded, match="there are 1 leases on KV snapshots, and at most 1 may be held"):
+        conn.admin.acquire_kv_snapshot_lease("two", {bucket: 1}, "1 min")
+    clock.jump_wall_clock(60_000)
+    conn.admin.acquire_kv_snapshot_lease("two", {bucket: 1}, "1 min")
+
+
+def test_a_dropped_table_has_no_snapshots(start: Start) -> None:
+    conn = start()
+    table = create(conn)
+    made(conn, table, 1)
+    objects = {file.object for file in snapshots_of(conn).all()[0].files}
+    conn.drop_table("fluss.kv")
+    tier(conn)
+    assert listed(conn) == []
+    store, now_ms = conn.server.server.context.store, conn.server.server.context.clock.now_ms()
+    assert objects.isdisjoint(store.doomed_objects(now_ms, 100)), "for readers"
+    assert objects <= set(store.doomed_objects(now_ms + RETENTION_MS, 100))
+
+
+def test_a_new_machine_has_the_snapshots(start: Start) -> None:
+    old = start("old")
+    table = create(old)
+    made(old, table, 1)
+    bucket = TableBucket(table.info.table_id, 0)
+    expected = old.admin.kv_snapshot_files(bucket, 1)
+    old.close()
+    new = start("new")
+    assert new.admin.kv_snapshot_files(bucket, 1) == expected
+
+
+def test_who_cannot_read_the_store_or_does_not_ask_gets_no_snapshots(start: Start, tmp_path: Path) -> None:
+    conn = start("data", "server")
+    table = create(conn)
+    made(conn, table, 1)
+    bucket = TableBucket(table.info.table_id, 0)
+    assert conn.admin.latest_kv_snapshots("fluss.kv") == {bucket: None}
+    assert conn.admin.acquire_kv_snapshot_lease("job", {bucket: 1}, "1 min") == {bucket: 1}
+    conn.close()
+    conn = start("data", "direct")
+    plain = create(conn, "fluss.plain", **{"forebay.kv.snapshot-files": "none"})
+    made(conn, plain, 1)
+    assert conn.admin.latest_kv_snapshots("fluss.plain") == {TableBucket(plain.info.table_id, 0): None}
+    assert conn.admin.latest_kv_snapshots("fluss.kv")[bucket] is not None, "it had a checkpoint already"
+
+
+def test_unknown_files_are_refused(start: Start) -> None:
+    conn = start()
+    with pytest.raises(InvalidRequest, match="is 'none' or 'rocksdb', and not 'sst'"):
+        create(conn, **{"forebay.kv.snapshot-files": "sst"})
+    create(conn, **{"forebay.kv.snapshot-files": "none"})
+    with pytest.raises(ForebayError, match="and not 'sst'"):
+        conn.table("fluss.kv").alter(set={"forebay.kv.snapshot-files": "sst"})
