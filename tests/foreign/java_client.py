@@ -57,6 +57,18 @@ def read_log(address: str, database: str, table: str, count: int, columns: Seque
     return records
 
 
+def read_snapshots(address: str, database: str, table: str) -> list[tuple[int, list[Any]]]:
+    """(log offset, rows) of the newest snapshot of each bucket, as the client downloads and opens it.
+
+    Raises as `read_log` does.
+    """
+    lines = _lines_of("FlussSnapshotReader", [address, database, table], 120.0)
+    for line in lines:
+        if "error" in line:
+            raise RuntimeError(f"the Java client cannot read the snapshots of {database}.{table}: {line}")
+    return [(offset, rows) for offset, rows in (line["value"] for line in lines)]
+
+
 def _lines_of(program: str, arguments: Sequence[str], seconds: float) -> list[dict[str, Any]]:
     class_path = jar_path("fluss-client-", "slf4j-", "jsr305-")
     classes = java_classes("client", class_path)
