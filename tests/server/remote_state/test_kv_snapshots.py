@@ -13,8 +13,10 @@ from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, LimitExceeded, NotFound
 from forebay.inprocess import EmbeddedConnection
 from forebay.metadata.table import TableBucket
+from forebay.server.journal.store_copy import copy_store
 from forebay.server.remote_state import kv_snapshots
 from forebay.server.remote_state.kv_snapshots import KvSnapshots
+from forebay.store.opening import open_store
 from tests.patience import PATIENCE
 
 pytest.importorskip("rocksdict")
@@ -192,6 +194,19 @@ def test_a_new_machine_has_the_snapshots(start: Start) -> None:
     old.close()
     new = start("new")
     assert new.admin.kv_snapshot_files(bucket, 1) == expected
+
+
+def test_a_backup_has_the_files(start: Start, tmp_path: Path) -> None:
+    conn = start()
+    table = create(conn)
+    made(conn, table, 1)
+    made(conn, table, 2)
+    store = str(tmp_path / "store")
+    copy_store(open_store(store, {}), open_store(str(tmp_path / "copy"), {}))
+    for snapshot_id in (1, 2):
+        files = conn.admin.kv_snapshot_files(TableBucket(table.info.table_id, 0), snapshot_id).files
+        for path, _ in files:
+            assert (tmp_path / "copy" / Path(path).relative_to(store)).read_bytes() == Path(path).read_bytes()
 
 
 def test_who_cannot_read_the_store_or_does_not_ask_gets_no_snapshots(start: Start, tmp_path: Path) -> None:

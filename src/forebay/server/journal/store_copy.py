@@ -174,6 +174,8 @@ def _named(sql: sqlite3.Connection) -> Iterator[str]:
         yield from RemoteLogSegment(*segment).objects(tablet_of_manifest(manifest))
     for (files,) in sql.execute("SELECT files FROM state_snapshots"):
         yield from (name for _, name in json.loads(files))
+    for (files,) in sql.execute("SELECT files FROM kv_snapshots"):
+        yield from (name for _, name, _ in json.loads(files))
 
 
 def _require_earlier_copy(source: ObjectStore, target: ObjectStore, instant: _Instant, before: JournalObject) -> None:
