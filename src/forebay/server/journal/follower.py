@@ -88,6 +88,8 @@ class JournalFollower:
         self._position_file = names.join(folder, _POSITION_FILE)
         self.fences: list[int] = []
         """The numbers of the fences that were read since the last image of the metadata, which has those before."""
+        self._state_folders: dict[TableBucket, str] = {}
+        """Of buckets whose state was asked for."""
         self.needed_from = self.deleted_until = 1
         """What the last checkpoint says that was read."""
         self.cursor = JournalCursor(store, store_id)
@@ -182,10 +184,13 @@ class JournalFollower:
             return {}
         with self._connected() as sql:
             rows = checked_rows(sql.execute(SELECT_STATE_SNAPSHOTS).fetchall(), self._database.path)
-        paths = ((bucket, self._path(bucket), snapshot) for bucket, snapshot in state_snapshots_of(rows).items())
-        return {
-            names.tablet_folder("kv", path, bucket): snapshot for bucket, path, snapshot in paths if path is not None
-        }
+        found, folders = {}, self._state_folders
+        for bucket, snapshot in state_snapshots_of(rows).items():
+            if bucket not in folders and (path := self._path(bucket)) is not None:
+                folders[bucket] = names.tablet_folder("kv", path, bucket)
+            if bucket in folders:
+                found[folders[bucket]] = snapshot
+        return found
 
     def follow(self) -> int:
         """Repeat all objects that are there; return how many. Raises `CorruptData` and `StorageFailure`."""

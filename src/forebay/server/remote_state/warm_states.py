@@ -30,6 +30,8 @@ class WarmStates:
         self._fs, self._data_dir, self._store = fs, data_dir, store
         self._changed = threads.condition()
         self._wanted: Mapping[str, StateSnapshot] | None = None
+        self._there: set[str] | None = None
+        """The folders that have copies, once it was looked for those of earlier standbys."""
         self._is_stopping = False
         self._thread = threads.thread(self._run, name="forebay-standby-states")
         self._thread.start()
@@ -65,10 +67,14 @@ class WarmStates:
                 wanted, self._wanted = self._wanted, None
             assert wanted is not None
             try:
-                for folder in set(self._folders("", 0)) - wanted.keys():
+                if self._there is None:
+                    self._there = set(self._folders("", 0))
+                for folder in self._there - wanted.keys():
                     with self._unless_stopped():
                         self._fs.remove_tree(names.join(self._data_dir, folder))
+                    self._there.remove(folder)
                 for folder, snapshot in wanted.items():
+                    self._there.add(folder)
                     self._fetch(folder, snapshot)
             except ForebayError as e:
                 if not self._is_stopping:
