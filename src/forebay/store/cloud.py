@@ -62,7 +62,7 @@ class CloudStore:
         below(self.location, name)  # refuses steps that would leave the store
         with self._failures("create", name):
             try:
-                self._client.put(self._store, name, data, mode="create")
+                self._client.put(self._store, name, self._client.Bytes(data), mode="create")  # no copy
             except (self._client.exceptions.AlreadyExistsError, self._client.exceptions.PreconditionError):
                 return False
         return True

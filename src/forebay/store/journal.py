@@ -291,7 +291,7 @@ class JournalWriter:
         self.epoch = cursor.epoch + 1
         self.number, self.seal = cursor.number, cursor.seal
         """Those of the last object that is known to be there."""
-        self._pending: bytes | None = None
+        self._pending: Buffer | None = None
 
     @property
     def is_anchor_next(self) -> bool:

@@ -277,4 +277,4 @@ class JournalUploader:
         if range_.low < range_.end:
             batches = self._files.log_batches(bucket, range_.low, range_.end)
             if batches is not None:
-                yield format_.LogGrew(bucket, range_.low, range_.end), b"".join(batches)
+                yield format_.LogGrew(bucket, range_.low, range_.end), format_.joined(batches)
