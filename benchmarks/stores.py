@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 TURNS = 5
 CONNECTIONS = 64
-REQUESTS = 20_000
+SECONDS = 3.0
+"""How long one row is appended again and again."""
 SIDES: dict[str, Mapping[str, str]] = {
     "no store": {},
     "local": {"store.durability": "local"},
@@ -133,9 +134,9 @@ class Side:
         single = self._connection.create_table(f"{name}s", data.SCHEMA, buckets=1)
         before, puts, began = self._cpu(), self._counts[0], time.perf_counter()
         latencies = drive(single, self._tablet)
-        seconds = time.perf_counter() - began
+        seconds, count = time.perf_counter() - began, len(latencies)
         return Measured(
-            appended, upserted, REQUESTS / seconds, (self._cpu() - before) / REQUESTS * 1e6,
+            appended, upserted, count / seconds, (self._cpu() - before) / count * 1e6,
             1000 * float(np.percentile(latencies, 50)), 1000 * float(np.percentile(latencies, 99)),
             (self._counts[0] - puts) / seconds,
         )  # fmt: skip
@@ -168,7 +169,8 @@ def drive(table: forebay.Table, tablet: str) -> list[float]:
             poll.register(number, select.EPOLLIN)
             sent_at[number] = time.perf_counter()
             each.sendall(frame)
-        while len(latencies) < REQUESTS:
+        end = time.perf_counter() + SECONDS
+        while time.perf_counter() < end:
             for number, _ in poll.poll():
                 answer = sockets[number].recv(1 << 16)
                 if len(answer) < 5 or answer[4] != FrameType.SUCCESS:
