@@ -405,9 +405,13 @@ class ForebayServer:
                 return
             if states.put(bucket, path, folder):
                 _LOGGER.info("copied the state of %s (bucket %s) to the store", path, bucket)
-            downloads, descriptor = context.kv_snapshots, replica.table.info.descriptor
-            if downloads is not None and wants_rocksdb_files(descriptor) and downloads.put(bucket, path, folder):
-                _LOGGER.info("made a snapshot of %s (bucket %s) for clients", path, bucket)
+            downloads = context.kv_snapshots
+            if downloads is not None and wants_rocksdb_files(replica.table.info.descriptor):
+                try:
+                    if downloads.put(bucket, path, folder):
+                        _LOGGER.info("made a snapshot of %s (bucket %s) for clients", path, bucket)
+                except ForebayError as e:
+                    _LOGGER.error("no snapshot of %s (bucket %s) is made for clients for now: %s", path, bucket, e)
 
         def forget() -> None:
             def exists(bucket: TableBucket) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import forebay
 from forebay import Table
 from forebay.base.ambient import ManualClock
-from forebay.base.errors import ForebayError, InvalidRequest, LimitExceeded, NotFound
+from forebay.base.errors import ForebayError, InvalidRequest, LimitExceeded, NotFound, StorageFailure
 from forebay.inprocess import EmbeddedConnection
 from forebay.metadata.table import TableBucket
 from forebay.server.journal.store_copy import copy_store
@@ -231,3 +231,22 @@ def test_unknown_files_are_refused(start: Start) -> None:
     create(conn, **{"forebay.kv.snapshot-files": "none"})
     with pytest.raises(ForebayError, match="and not 'sst'"):
         conn.table("fluss.kv").alter(set={"forebay.kv.snapshot-files": "sst"})
+
+
+def test_a_snapshot_that_cannot_be_made_is_told_and_keeps_nothing_else_from_the_store(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    conn = start()
+
+    def fails(*_: object) -> None:
+        raise StorageFailure("the disk is full")
+
+    monkeypatch.setattr(kv_snapshots, "write_database", fails)
+    table = create(conn)
+    made(conn, table, 1)
+    assert listed(conn) == []
+    assert "no snapshot of fluss.kv" in caplog.text
+    assert "is made for clients for now: the disk is full" in caplog.text
+    monkeypatch.undo()
+    tier(conn)
+    assert listed(conn) == [1]
