@@ -333,7 +333,6 @@ def test_altering_a_table_keeps_its_rows_and_is_durable(tmp_path):
         ({"table.datalake.historical-partition.enabled": "true"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.auto-partition.enabled": "true"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.log.ttl": "soon"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
-        ({"table.log.local-ttl": "1 d"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.log.arrow.compression.zstd.level": "23"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.statistics.columns": "*"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
     ],

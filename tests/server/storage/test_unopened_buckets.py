@@ -103,7 +103,7 @@ def test_ends_of_logs_are_those_of_one_moment_although_a_closed_bucket_is_opened
 
         def parked(bucket: TableBucket) -> ParkedBucket | None:
             looks.append(bucket)
-            return ParkedBucket(None, 0, 0, None) if bucket.bucket == 0 and looks.count(bucket) == 1 else None
+            return ParkedBucket(None, 0, None, 0, None) if bucket.bucket == 0 and looks.count(bucket) == 1 else None
 
         monkeypatch.setattr(replicas, "parked", parked)
         request = pb.ListOffsetsRequest(follower_server_id=-1, offset_type=1, table_id=table, bucket_id=[0, 1])
