@@ -167,6 +167,25 @@ def test_a_full_disk_costs_the_marks_of_a_log_and_not_the_log(caplog: pytest.Log
     assert opened(fs.kill()).stored_marks(FIRST) == StoredMarks(1, 1)
 
 
+def test_a_file_that_could_not_be_begun_at_first_has_the_marks_of_all_buckets_that_are_not_open_yet() -> None:
+    """A damaged bucket is not opened: without its mark, a later process would take the damage for a torn write."""
+    fs = new_fs()
+    ends = opened(fs)
+    ends.marks(FIRST).begin(5)
+    ends.marks(SECOND).begin(6)
+    fs = fs.kill()
+    fs.inject("write_atomic", "/data/ends-of-logs", times=1)
+    ends = opened(fs)
+    marks = ends.marks(FIRST)
+    ends.opened(FIRST)
+    marks.begin(8)
+    ends.marks(THIRD).begin(1)
+    stored = opened(fs.kill())
+    assert [stored.stored_marks(bucket) for bucket in (FIRST, SECOND, THIRD)] == [
+        StoredMarks(8, 8), StoredMarks(6, 6), StoredMarks(1, 1),
+    ]  # fmt: skip
+
+
 def test_marks_are_made_durable_when_they_have_changed_and_rarely_on_a_slow_disk() -> None:
     fs, clock = new_fs(), ManualClock()
     ends = opened(fs, clock=clock)

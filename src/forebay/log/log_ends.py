@@ -280,18 +280,20 @@ class LogEnds:
         for bucket in [bucket for bucket in stored.marks if not is_needed(bucket)]:
             del stored.marks[bucket]
         ends = cls(fs, folder, witnesses, stored, clock)
-        ends._begin_files()
-        return ends
-
-    def _begin_files(self) -> None:
         try:
-            self._add_file(self._stored)
-            for entry in self._fs.list_directory(self._folder):
-                if names.is_log_ends_file(entry.name) and entry.name != names.log_ends_file(0):
-                    self._fs.remove(names.join(self._folder, entry.name))
+            ends._begin_files()
         except StorageFailure as e:
             # What earlier processes left stays true, and is read again at the next start.
             _LOGGER.warning("the ends of logs are not kept, only their recovery points: %s", e.message)
+        return ends
+
+    def _begin_files(self) -> None:
+        """Begin the first file, with the marks of all buckets that have not been opened yet: it replaces that of an
+        earlier process. Raises `StorageFailure`."""
+        self._add_file(self._stored)
+        for entry in self._fs.list_directory(self._folder):
+            if names.is_log_ends_file(entry.name) and entry.name != names.log_ends_file(0):
+                self._fs.remove(names.join(self._folder, entry.name))
 
     def _add_file(self, marks: Mapping[TableBucket, StoredMarks]) -> None:
         """Begin a file with slots for these buckets, and empty ones. Raises `StorageFailure`."""
@@ -326,13 +328,17 @@ class LogEnds:
         """The marks of a bucket, which stay as they are until its log sets them."""
         with self._lock:
             place = self._slots.get(bucket)
-            if place is None:
-                if not self._free:
-                    try:
+            if place is None and not self._free:
+                try:
+                    if self._files:
                         self._add_file({})
-                    except StorageFailure as e:
-                        _LOGGER.warning("the end of the log of %s is not kept: %s", bucket, e.message)
-                        return NoMarks()
+                    else:
+                        self._begin_files()  # which has failed before
+                except StorageFailure as e:
+                    _LOGGER.warning("the end of the log of %s is not kept: %s", bucket, e.message)
+                    return NoMarks()
+                place = self._slots.get(bucket)
+            if place is None:
                 place = self._slots[bucket] = self._free.pop()
                 words, at = place
                 # The marks of a bucket that had the slot before would be taken for its own.
