@@ -16,6 +16,7 @@ from forebay import col
 from forebay.base.ambient import SYSTEM_CLOCK, ManualClock
 from forebay.base.errors import ForebayError, OutcomeUnknown
 from forebay.client.table import Table
+from forebay.log.tablet import LogTablet
 from forebay.metadata.predicate import Predicate
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import offsets
@@ -156,3 +157,24 @@ def test_decided_transactions_write_to_a_bucket_in_the_order_of_their_decisions(
         assert set(kv.scan().to_arrow()["a"].to_pylist()) == {"second"}
         assert kv.changes("earliest", "latest").to_arrow().num_rows == 60  # 20 inserts, and updates of two rows each
         assert len(times_of(kv)) == len({first.committed, second.committed})
+
+
+def test_a_row_that_comes_while_a_time_is_searched_is_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with forebay.embedded(tmp_path) as conn:
+        table = conn.create_table("fluss.log", {"id": "BIGINT"}, buckets=1)
+        table.append([{"id": 1}])
+        (written,) = times_of(table)
+        at = written
+        while at <= written:
+            at = conn.admin.describe_server().now
+        search, late = LogTablet.offset_for_timestamp, iter([[{"id": 2}]])
+
+        def searched(log: LogTablet, *arguments: Any) -> int | None:
+            found = search(log, *arguments)
+            for rows in late:
+                table.append(rows)
+            return found
+
+        monkeypatch.setattr(LogTablet, "offset_for_timestamp", searched)
+        assert list(conn.admin.list_offsets("fluss.log", at).values()) == [1]
+        assert table.scan().count() == 2

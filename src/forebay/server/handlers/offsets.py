@@ -201,8 +201,9 @@ def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, 
             f"timestamp {timestamp_ms} is later than the server's time {now_ms}; records cannot have a future time",
             ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
         )
+    end = log.high_watermark  # before the search: a record that is appended after it is later than the time
     offset = log.offset_for_timestamp(timestamp_ms)
-    return log.high_watermark if offset is None else min(offset, log.high_watermark)
+    return end if offset is None else min(offset, end)
 
 
 @serves(ApiKey.GET_TABLE_STATS)
