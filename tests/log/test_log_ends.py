@@ -161,8 +161,11 @@ def test_a_full_disk_costs_the_marks_of_a_log_and_not_the_log(caplog: pytest.Log
     fs.inject("write_atomic", "/data/ends-of-logs", times=100)
     ends = opened(fs)
     assert ends.stored_marks(FIRST) == StoredMarks(1, 1)
-    assert isinstance(ends.marks(FIRST), NoMarks)
+    ends.marks(FIRST).begin(2)
+    with pytest.raises(StorageFailure):
+        ends.marks(FIRST).lower(0)
     assert "the ends of logs are not kept" in caplog.text
+    assert "no new file for the ends of logs" in caplog.text
     fs.clear_faults()
     assert opened(fs.kill()).stored_marks(FIRST) == StoredMarks(1, 1)
 
@@ -184,6 +187,53 @@ def test_a_file_that_could_not_be_begun_at_first_has_the_marks_of_all_buckets_th
     assert [stored.stored_marks(bucket) for bucket in (FIRST, SECOND, THIRD)] == [
         StoredMarks(8, 8), StoredMarks(6, 6), StoredMarks(1, 1),
     ]  # fmt: skip
+
+
+def test_a_bucket_opened_before_the_first_file_could_be_begun_has_a_slot_in_it() -> None:
+    fs = new_fs()
+    opened(fs).marks(FIRST).begin(5)
+    fs = fs.kill()
+    fs.inject("write_atomic", "/data/ends-of-logs", times=3)
+    ends = opened(fs)
+    marks = ends.marks(FIRST)
+    marks.begin(5)
+    ends.opened(FIRST)
+    marks.written(8)
+    marks.synced(7)
+    assert read_log_ends(fs, "/data", HERE).marks == {FIRST: StoredMarks(5, 5)}, "of the earlier process"
+    ends.marks(SECOND).begin(1)
+    ends.marks(THIRD).begin(1)
+    assert read_log_ends(fs, "/data", HERE).marks[FIRST] == StoredMarks(7, 8)
+    marks.written(9)
+    marks.synced(9)
+    stored = opened(fs.kill())
+    assert [stored.stored_marks(bucket) for bucket in (FIRST, SECOND, THIRD)] == [
+        StoredMarks(9, 9), StoredMarks(1, 1), StoredMarks(1, 1),
+    ]  # fmt: skip
+
+
+def test_a_bucket_that_could_not_be_opened_keeps_its_mark_in_a_file_that_is_begun_late() -> None:
+    fs = new_fs()
+    opened(fs).marks(FIRST).begin(5)
+    fs = fs.kill()
+    fs.inject("write_atomic", "/data/ends-of-logs", times=2)
+    ends = opened(fs)
+    ends.marks(FIRST)  # its log is damaged, and stays closed
+    ends.marks(SECOND).begin(1)
+    assert opened(fs.kill()).stored_marks(FIRST) == StoredMarks(5, 5)
+
+
+def test_a_cut_below_a_mark_of_an_earlier_process_waits_for_a_file_without_it() -> None:
+    fs = new_fs()
+    opened(fs).marks(FIRST).begin(5)
+    fs = fs.kill()
+    fs.inject("write_atomic", "/data/ends-of-logs", times=2)
+    ends = opened(fs)
+    marks = ends.marks(FIRST)
+    marks.begin(5)
+    ends.opened(FIRST)
+    marks.lower(0)
+    assert opened(fs.crash()).stored_marks(FIRST) == StoredMarks(0, 0)
 
 
 def test_marks_are_made_durable_when_they_have_changed_and_rarely_on_a_slow_disk() -> None:

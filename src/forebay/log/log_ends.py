@@ -173,6 +173,51 @@ class BucketMarks:
         self._ends.sync()
 
 
+class WaitingMarks:
+    """The `EndMarks` of a bucket that was opened when no slot was free and no file could be begun.
+
+    They are kept in memory until the next file is begun, then in a slot of that file.
+    """
+
+    def __init__(self, ends: LogEnds, lock: threads.Lock) -> None:
+        self._ends = ends
+        self._lock = lock
+        self._slot: BucketMarks | None = None
+        self.marks: StoredMarks | None = None
+        """None until the log is open."""
+
+    def begin(self, end: int) -> None:
+        with self._lock:
+            self.marks = StoredMarks(end, end)
+            if self._slot is not None:
+                self._slot.begin(end)
+
+    def written(self, end: int) -> None:
+        with self._lock:
+            self.marks = StoredMarks(self.marks.synced if self.marks else 0, end)
+            if self._slot is not None:
+                self._slot.written(end)
+
+    def synced(self, end: int) -> None:
+        with self._lock:
+            self.marks = StoredMarks(end, self.marks and self.marks.written)
+            if self._slot is not None:
+                self._slot.synced(end)
+
+    def lower(self, end: int) -> None:
+        # An earlier process's file may have a higher mark of this bucket, which must not outlive the cut.
+        self._ends.place_waiting()
+        self.begin(end)
+        self._ends.sync()
+
+    def move_to(self, slot: BucketMarks) -> None:
+        """Store the marks in `slot` from now on. For `LogEnds`, which holds the lock."""
+        self._slot = slot
+        if self.marks is not None:
+            slot.begin(self.marks.synced)
+            slot.written(self.marks.written or 0)
+
+
 class StoredEnds(NamedTuple):
     """The content of the files of a data directory."""
 
@@ -254,6 +299,7 @@ class LogEnds:
         self.changes = 0
         """Counts stores of synced ends."""
         self._stored = stored.marks
+        self._waiting: dict[TableBucket, WaitingMarks] = {}
         self._fs = fs
         self._folder = folder
         self._clock = clock
@@ -288,15 +334,19 @@ class LogEnds:
         return ends
 
     def _begin_files(self) -> None:
-        """Begin the first file, with the marks of all buckets that have not been opened yet: it replaces that of an
-        earlier process. Raises `StorageFailure`."""
+        """Begin the first file, with the marks of all buckets that have any: it replaces that of an earlier process.
+
+        Raises `StorageFailure`.
+        """
         self._add_file(self._stored)
         for entry in self._fs.list_directory(self._folder):
             if names.is_log_ends_file(entry.name) and entry.name != names.log_ends_file(0):
                 self._fs.remove(names.join(self._folder, entry.name))
 
-    def _add_file(self, marks: Mapping[TableBucket, StoredMarks]) -> None:
-        """Begin a file with slots for these buckets, and empty ones. Raises `StorageFailure`."""
+    def _add_file(self, stored: Mapping[TableBucket, StoredMarks]) -> None:
+        """Begin a file with slots for these and the waiting buckets, and empty ones. Raises `StorageFailure`."""
+        marks = {bucket: waiting.marks or StoredMarks(0, None) for bucket, waiting in self._waiting.items()}
+        marks.update(stored)  # of a bucket that could not be opened, too
         path = names.join(self._folder, names.log_ends_file(len(self._files)))
         slots = [_packed(bucket, end) for bucket, end in marks.items()]
         self._fs.write_atomic(path, b"".join([self._head(), *slots, bytes(_SPARE_SLOTS * SLOT_BYTES)]))
@@ -306,6 +356,9 @@ class LogEnds:
         places = [(words, at) for at in range(_HEAD_WORDS, len(words) - _SLOT_WORDS + 1, _SLOT_WORDS)]
         self._slots.update(zip(marks, places))
         self._free += reversed(places[len(slots) :])
+        for bucket, waiting in self._waiting.items():
+            waiting.move_to(BucketMarks(self, *self._slots[bucket]))
+        self._waiting.clear()
 
     def _head(self) -> bytes:
         lines = [_HEAD, f"byte order {sys.byteorder}", *sorted(self.witnesses)]
@@ -330,14 +383,12 @@ class LogEnds:
             place = self._slots.get(bucket)
             if place is None and not self._free:
                 try:
-                    if self._files:
-                        self._add_file({})
-                    else:
-                        self._begin_files()  # which has failed before
+                    self._add_slots()
                 except StorageFailure as e:
-                    _LOGGER.warning("the end of the log of %s is not kept: %s", bucket, e.message)
-                    return NoMarks()
+                    _LOGGER.warning("no new file for the ends of logs, needed for %s: %s", bucket, e.message)
                 place = self._slots.get(bucket)
+            if place is None and not self._free:
+                return self._waiting.setdefault(bucket, WaitingMarks(self, self._lock))
             if place is None:
                 place = self._slots[bucket] = self._free.pop()
                 words, at = place
@@ -347,10 +398,24 @@ class LogEnds:
                     words[at + number] = value
         return BucketMarks(self, *place)
 
+    def _add_slots(self) -> None:
+        """Begin another file. Raises `StorageFailure`."""
+        if self._files:
+            self._add_file({})
+        else:
+            self._begin_files()  # which has failed before
+
+    def place_waiting(self) -> None:
+        """Give a slot to each bucket whose marks are only in memory. Raises `StorageFailure`."""
+        with self._lock:
+            if self._waiting:
+                self._add_slots()
+
     def drop(self, bucket: TableBucket) -> None:
         """Forget a bucket that is gone."""
         with self._lock:
             self._stored.pop(bucket, None)
+            self._waiting.pop(bucket, None)
             place = self._slots.pop(bucket, None)
             if place is not None:
                 words, at = place
