@@ -30,8 +30,9 @@ class WarmStates:
         self._fs, self._data_dir, self._store = fs, data_dir, store
         self._changed = threads.condition()
         self._wanted: Mapping[str, StateSnapshot] | None = None
-        self._there: set[str] | None = None
-        """The folders that have copies, once it was looked for those of earlier standbys."""
+        self._copies: dict[str, int | None] | None = None
+        """The folders that have copies, with the offset of the snapshot; None until it is known. None before the first
+        look for those of earlier standbys."""
         self._is_stopping = False
         self._thread = threads.thread(self._run, name="forebay-standby-states")
         self._thread.start()
@@ -67,15 +68,17 @@ class WarmStates:
                 wanted, self._wanted = self._wanted, None
             assert wanted is not None
             try:
-                if self._there is None:
-                    self._there = set(self._folders("", 0))
-                for folder in self._there - wanted.keys():
+                if self._copies is None:
+                    self._copies = dict.fromkeys(self._folders("", 0))
+                for folder in self._copies.keys() - wanted.keys():
                     with self._unless_stopped():
                         self._fs.remove_tree(names.join(self._data_dir, folder))
-                    self._there.remove(folder)
+                    del self._copies[folder]
                 for folder, snapshot in wanted.items():
-                    self._there.add(folder)
-                    self._fetch(folder, snapshot)
+                    if self._copies.get(folder) != snapshot.log_offset:
+                        self._copies[folder] = None
+                        self._fetch(folder, snapshot)
+                        self._copies[folder] = snapshot.log_offset
             except ForebayError as e:
                 if not self._is_stopping:
                     _LOGGER.warning("a state is not fetched from the store for now: %s", e)
