@@ -303,6 +303,9 @@ def metadata_failure(error: UnicodeDecodeError | sqlite3.Error, path: str, doing
 
 
 SELECT_STATE_SNAPSHOTS = "SELECT * FROM state_snapshots"
+SELECT_REMOTE_LOGS = "SELECT * FROM remote_logs"
+FOLDER_REMOVED = "DELETE FROM doomed_folders WHERE path = ?"
+"""The statement by which a server notes that it has removed a folder."""
 
 
 def checked_rows(rows: Iterable[tuple[Any, ...]], path: str) -> list[tuple[Any, ...]]:
@@ -696,7 +699,7 @@ class MetadataStore:
         manifest, empty if all have expired."""
         return {
             bucket_of(table_id, partition, bucket): (end, manifest)
-            for table_id, partition, bucket, end, manifest in self.rows("SELECT * FROM remote_logs")
+            for table_id, partition, bucket, end, manifest in self.rows(SELECT_REMOTE_LOGS)
         }
 
     def remote_segments(self, bucket: TableBucket) -> list[RemoteLogSegment]:
@@ -788,7 +791,7 @@ class MetadataStore:
     def folder_removed(self, path: str) -> None:
         """Forget a folder that has been removed."""
         with self.transaction() as sql:
-            sql.execute("DELETE FROM doomed_folders WHERE path = ?", (path,))
+            sql.execute(FOLDER_REMOVED, (path,))
 
     # ---- producer offsets -------------------------------------------------------------------------------------------
 

@@ -36,6 +36,9 @@ POLL_SECONDS = 0.2
 """How often a standby asks for the next object: a request each time."""
 
 _SAVE_SECONDS = 5.0
+_TRIM_SECONDS = 60.0
+"""How often log segments are deleted that the store has."""
+
 _STATES_SECONDS = 5.0
 """How often it is looked for new snapshots of key-value state."""
 
@@ -58,7 +61,7 @@ class Standby:
         self._has_ended = False
         self._seen = clock.monotonic()
         self._store = store
-        self._next_save = self._next_states = 0.0
+        self._next_save = self._next_states = self._next_trim = 0.0
         self._stops = threads.event()
         self.holder = ""
         """The server that writes to the store, as it calls itself; empty if none has yet."""
@@ -145,6 +148,9 @@ class Standby:
         if now >= self._next_save:
             follower.save()
             self._next_save = now + _SAVE_SECONDS
+        if now >= self._next_trim:
+            follower.trim()
+            self._next_trim = now + _TRIM_SECONDS
         return True
 
     def _name_states(self, states: WarmStates) -> None:

@@ -14,10 +14,10 @@ import json
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
-from forebay.base.errors import Conflict, CorruptData
+from forebay.base.errors import Conflict, CorruptData, StorageFailure
 from forebay.codec.log.header import iter_headers
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
@@ -27,12 +27,15 @@ from forebay.log.remote import RemoteLogSegment
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
 from forebay.server.metadata_store import (
+    FOLDER_REMOVED,
     METADATA_FILE,
+    SELECT_REMOTE_LOGS,
     SELECT_STATE_SNAPSHOTS,
     DatabaseFile,
     LocalDatabaseFile,
     StateSnapshot,
     bucket_columns,
+    bucket_of,
     checked_rows,
     metadata_failure,
     state_snapshots_of,
@@ -65,6 +68,9 @@ _METADATA_POSITION = "journal-number"
 
 _OPEN_LOGS_MAX = 256
 
+_LOCAL_SEGMENTS = 2
+"""The newest segments of a log, which `JournalFollower.trim` leaves."""
+
 
 class JournalFollower:
     """A data directory that repeats the journal of one store. One thread."""
@@ -88,6 +94,8 @@ class JournalFollower:
         self._position_file = names.join(folder, _POSITION_FILE)
         self.fences: list[int] = []
         """The numbers of the fences that were read since the last image of the metadata, which has those before."""
+        self._trimmed: dict[TableBucket, int] = {}
+        """Up to which offset logs were trimmed."""
         self._state_folders: dict[TableBucket, str] = {}
         """Of buckets whose state was asked for."""
         self.needed_from = self.deleted_until = 1
@@ -256,6 +264,9 @@ class JournalFollower:
                 statements += decode_statements(found.payload(each))
         if image is None and not statements:
             return
+        for text, values in statements:
+            if text == FOLDER_REMOVED:
+                self._remove_folder(*values)
         statements.append(("INSERT OR REPLACE INTO settings VALUES (?, ?)", (_METADATA_POSITION, str(number))))
         if image is None:
             with self._connected() as sql:
@@ -342,7 +353,57 @@ class JournalFollower:
             ).fetchone()
             return None if partition is None else PhysicalTablePath(TablePath(*table), partition[0])
 
+    def trim(self) -> int:
+        """Delete segments that the remote logs have; return how many.
+
+        Those stay that bring a snapshot of key-value state up to date, and the newest: after a takeover they are read
+        from the disk, and all others from the store.
+        """
+        count = 0
+        self._forget_dropped()
+        for bucket, until in self._copied_ends().items():
+            if self._trimmed.get(bucket) == until or bucket not in self._ends:
+                continue
+            log = self._log(bucket, 0)
+            if log is not None:
+                newest = log.segments()[-_LOCAL_SEGMENTS:]
+                count += log.delete_segments_before(min(until, newest[0].base_offset))
+                self._trimmed[bucket] = until
+        return count
+
+    def _forget_dropped(self) -> None:
+        """Forget the ends of logs whose table or partition is gone."""
+        if not self._fs.exists(self._database.path):
+            return
+        with self._connected() as sql:
+            tables = {table_id for (table_id,) in sql.execute("SELECT table_id FROM tables")}
+            partitions = {None, *(each for (each,) in sql.execute("SELECT partition_id FROM partitions"))}
+        for bucket in list(self._ends):
+            if bucket.table_id not in tables or bucket.partition_id not in partitions:
+                for forgotten in (self._ends, self._trimmed, self._state_folders):
+                    forgotten.pop(bucket, None)
+
+    def _copied_ends(self) -> dict[TableBucket, int]:
+        """Up to which offset the store has logs, or the key-value state that they lead to."""
+        if not self._fs.exists(self._database.path):
+            return {}
+        with self._connected() as sql:
+            logs = checked_rows(sql.execute(SELECT_REMOTE_LOGS).fetchall(), self._database.path)
+            states = checked_rows(sql.execute(SELECT_STATE_SNAPSHOTS).fetchall(), self._database.path)
+        ends = {bucket_of(*columns): end for *columns, end, _ in logs}
+        for bucket, snapshot in state_snapshots_of(states).items():
+            ends[bucket] = min(ends.get(bucket, 0), snapshot.log_offset)
+        return ends
+
     # ---- files ------------------------------------------------------------------------------------------------------
+
+    def _remove_folder(self, folder: str) -> None:
+        """Remove the folder of a dropped table or partition, with its logs and states."""
+        path = names.join(self._folder, folder)
+        for bucket in [bucket for bucket, log in self._logs.items() if log.folder.startswith(f"{path}/")]:
+            with suppress(StorageFailure):
+                self._logs.pop(bucket).close()
+        self._fs.remove_tree(path)
 
     def _write_file(self, name: str, position: int, content: bytes) -> None:
         path = names.join(self._folder, name)
