@@ -141,6 +141,7 @@ class Machines:
                 clock=SimClock(self._sched, process),
                 ids=self._world.ids,
                 database_file=lambda path: SimDatabaseFile(path, vfs),
+                trim_seconds=config.seconds("remote.log.task-interval-duration"),
             )
             if not standby.wait():
                 return

@@ -36,9 +36,6 @@ POLL_SECONDS = 0.2
 """How often a standby asks for the next object: a request each time."""
 
 _SAVE_SECONDS = 5.0
-_TRIM_SECONDS = 60.0
-"""How often log segments are deleted that the store has."""
-
 _STATES_SECONDS = 5.0
 """How often it is looked for new snapshots of key-value state."""
 
@@ -49,9 +46,10 @@ class Standby:
     def __init__(
         self, fs: FileSystem, data_dir: str, store: ObjectStore, began: EpochBegan,
         *, log_config: LogConfig | None = None, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS,
-        database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile,
+        database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile, trim_seconds: float = 60.0,
     ) -> None:  # fmt: skip
-        """`began`: how the epoch begins in which it takes over.
+        """`began`: how the epoch begins in which it takes over. `trim_seconds`: how often log segments are deleted that
+        the store has.
 
         Raises `Conflict` if another process has the directory, or it is a server's or of another store.
         """
@@ -60,7 +58,7 @@ class Standby:
         self._lease_ms = 0
         self._has_ended = False
         self._seen = clock.monotonic()
-        self._store = store
+        self._store, self._trim_seconds = store, trim_seconds
         self._next_save = self._next_states = self._next_trim = 0.0
         self._stops = threads.event()
         self.holder = ""
@@ -95,7 +93,11 @@ class Standby:
             raise InvalidRequest("a standby follows the server that writes to a store: name it by -D store=...")
         store = open_store(where, config.store_options)
         began = config.epoch_began("a standby takes over")
-        return cls(LocalFileSystem(), str(config.data_dir), store, began, log_config=config.log_config)
+        trim_seconds = config.seconds("remote.log.task-interval-duration")
+        return cls(
+            LocalFileSystem(), str(config.data_dir), store, began,
+            log_config=config.log_config, trim_seconds=trim_seconds,
+        )  # fmt: skip
 
     @property
     def number(self) -> int:
@@ -150,7 +152,7 @@ class Standby:
             self._next_save = now + _SAVE_SECONDS
         if now >= self._next_trim:
             follower.trim()
-            self._next_trim = now + _TRIM_SECONDS
+            self._next_trim = now + self._trim_seconds
         return True
 
     def _name_states(self, states: WarmStates) -> None:

@@ -21,7 +21,6 @@ from tests.patience import PATIENCE, until
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby_module, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(standby_module, "_TRIM_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -38,6 +37,7 @@ def settings(tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def standing_by(folder: Path, settings: dict[str, str]) -> Iterator[threading.Thread]:
+    settings = {**settings, "remote.log.task-interval-duration": "1 ms"}
     standby = Standby.of(server_config(folder, settings=settings))
     thread = threading.Thread(target=standby.wait)
     thread.start()

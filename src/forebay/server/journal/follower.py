@@ -376,8 +376,8 @@ class JournalFollower:
         if not self._fs.exists(self._database.path):
             return
         with self._connected() as sql:
-            tables = {table_id for (table_id,) in sql.execute("SELECT table_id FROM tables")}
-            partitions = {None, *(each for (each,) in sql.execute("SELECT partition_id FROM partitions"))}
+            tables = {table_id for (table_id,) in sql.execute("SELECT table_id FROM tables").fetchall()}
+            partitions = {None, *(each for (each,) in sql.execute("SELECT partition_id FROM partitions").fetchall())}
         for bucket in list(self._ends):
             if bucket.table_id not in tables or bucket.partition_id not in partitions:
                 for forgotten in (self._ends, self._trimmed, self._state_folders):
