@@ -50,10 +50,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     return made
 
 
-def reads_of(folder: Path, partitions: int, made: Made) -> int:
-    """How many small files an upsert reads that changes the rows of all partitions.
-
-    Schemas are made once, but by each of two threads that need one at the same time.
+def costs(folder: Path, partitions: int, made: Made) -> tuple[int, int]:
+    """How many small files an upsert reads that changes the rows of all partitions, and for how many lists of columns
+    it makes a schema: once, but by each of two threads that need one at the same time.
     """
     io = ReadCounting()
     catalog = FileSystemCatalog(io, str(folder))
@@ -72,8 +71,8 @@ def reads_of(folder: Path, partitions: int, made: Made) -> int:
     changes = table.changes("earliest", "latest").to_arrow().group_by("_change_type").aggregate([([], "count_all")])
     assert sum(changes.column("count_all").to_pylist()) == 3 * partitions
     assert max(Counter((id(fields), thread) for fields, thread in made).values()) == 1
-    return io.reads
+    return io.reads, len({id(fields) for fields, _ in made})
 
 
 def test_an_upsert_reads_and_makes_as_much_for_many_partitions_as_for_few(tmp_path: Path, made: Made) -> None:
-    assert reads_of(tmp_path / "many", 40, made) == reads_of(tmp_path / "few", 3, made)
+    assert costs(tmp_path / "many", 40, made) == costs(tmp_path / "few", 3, made)
