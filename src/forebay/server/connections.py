@@ -32,7 +32,7 @@ FIRST_FRAME_BYTES_MAX = 16 * 1024
 """The longest frame of a client that has not authenticated, or has not sent a request yet."""
 
 
-class Admitted(Protocol):
+class ManagedConnection(Protocol):
     """The part of a connection that the set of all connections uses."""
 
     @property
@@ -114,14 +114,14 @@ class Connections:
         self._count_max: int = config.value("server.connections.max")
         self._count_max_per_address: int = config.value("server.connections.max-per-address")
         self._proxies: tuple[IPv4Network | IPv6Network, ...] = config.value(TRUSTED_PROXIES)
-        self._all: dict[Admitted, None] = {}
+        self._all: dict[ManagedConnection, None] = {}
         """In the order in which they were admitted."""
-        self._strangers: dict[Admitted, None] = {}
+        self._strangers: dict[ManagedConnection, None] = {}
         """Connections that had not identified themselves when last checked, oldest first."""
         self._by_address: Counter[str] = Counter()
         self._warned_at: float | None = None
 
-    def __iter__(self) -> Iterator[Admitted]:
+    def __iter__(self) -> Iterator[ManagedConnection]:
         return iter(self._all)
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ class Connections:
         """Return the maximum length of a request's body, by its API."""
         return self.frame_bytes_max if api_key in BULK_REQUESTS else self._control_bytes_max
 
-    def admit(self, connection: Admitted, address: str) -> ForebayError | None:
+    def admit(self, connection: ManagedConnection, address: str) -> ForebayError | None:
         """Admit a new connection, or return the error to send it: too many connections, or the server is stopping."""
         if self.is_closing:
             return Unavailable("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
@@ -172,7 +172,7 @@ class Connections:
             parsed = parsed.ipv4_mapped
         return any(parsed in network for network in self._proxies)
 
-    def readdress(self, connection: Admitted, proxy: str) -> ForebayError | None:
+    def readdress(self, connection: ManagedConnection, proxy: str) -> ForebayError | None:
         """Count an admitted connection of a proxy for its client, whose `address` is known now; or return the error to
         send it."""
         self.remove(connection, proxy)
@@ -217,7 +217,7 @@ class Connections:
                 return True
         return False
 
-    def remove(self, connection: Admitted, address: str) -> None:
+    def remove(self, connection: ManagedConnection, address: str) -> None:
         """Remove a closed connection; does nothing for one that was not admitted."""
         if connection not in self._all:
             return
