@@ -1,4 +1,4 @@
-"""Short rounds of the garbage collector."""
+"""Short pauses of the garbage collector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from forebay.base.ambient import ManualClock
-from forebay.base.garbage import ShortRounds
+from forebay.base.garbage import GcFreezer
 
 
 class Node:
@@ -40,16 +40,16 @@ def expect_found_in(clock, seconds, gone):
 @pytest.fixture
 def clock():
     clock = ManualClock()
-    rounds = ShortRounds(clock)
-    gc.disable()  # rounds come when a test asks for them
-    rounds.install()
+    freezer = GcFreezer(clock)
+    gc.disable()  # collections come when a test asks for them
+    freezer.install()
     try:
         yield clock
     finally:
-        rounds.remove()
+        freezer.remove()
         gc.enable()
     assert gc.get_freeze_count() == 0
-    assert not any(getattr(each, "__self__", None) is rounds for each in gc.callbacks)
+    assert not any(getattr(each, "__self__", None) is freezer for each in gc.callbacks)
 
 
 def test_a_full_round_does_not_look_again_at_what_survived_one(clock):

@@ -20,7 +20,7 @@ import pytest
 
 import forebay
 from forebay.base.ambient import SYSTEM_CLOCK
-from forebay.base.garbage import ShortRounds
+from forebay.base.garbage import GcFreezer
 from forebay.cli.log_limit import LogLimit
 from forebay.cli.main import main
 from forebay.cli.server import when_told_to_stop
@@ -119,7 +119,7 @@ def test_a_server_serves_until_it_is_told_to_stop(tmp_path: Path, capsys: pytest
     assert "other users of this machine" not in printed.err
     assert (seen["interval"], seen["files"]) == (0.001, min(65_536, hard) if hard > 0 else 65_536)
     assert seen["filters"] == [LogLimit]
-    assert ShortRounds in seen["rounds"]
+    assert GcFreezer in seen["rounds"]
     (tmp_path / "data").chmod(0o755)
     assert serve(tmp_path, look, "--log-level", "warning") == 0, "the first one has let its files go"
     assert "more" in seen["databases"]

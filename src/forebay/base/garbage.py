@@ -23,7 +23,7 @@ _GROWTH_ALLOWED = 200_000
 """Frozen objects beyond twice those of the last complete collection that trigger the next one."""
 
 
-class ShortRounds:
+class GcFreezer:
     """Freezes the survivors of full collections, from `install` to `remove`. One per process."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from forebay.base.errors import ForebayError, InvalidRequest
-from forebay.base.garbage import ShortRounds
+from forebay.base.garbage import GcFreezer
 from forebay.base.host import raise_open_files_max
 from forebay.cli import console
 from forebay.cli.logs import add_log_arguments, configure_logs
@@ -167,7 +167,7 @@ async def _serve(config: ServerConfig, ready_file: str | None, console_port: int
     when_told_to_stop(stopping.set)
     server = ForebayServer(config)
     addresses = await server.start()
-    ShortRounds().install()
+    GcFreezer().install()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         print(_welcome(addresses, config), flush=True)
