@@ -50,7 +50,7 @@ from forebay.paimon.store.alteration import alteration
 from forebay.paimon.store.lock import CatalogCommits
 from forebay.paimon.store.schema_changes import SchemaChange, SetOption
 from forebay.paimon.stream_writer import StreamWriter
-from forebay.paimon.table_parts import TableParts, sort_order
+from forebay.paimon.table_parts import EngineTable, sort_order
 from forebay.paimon.write.table_write import TableWrite
 
 FilterLike: TypeAlias = Predicate | str | pc.Expression | None
@@ -59,7 +59,7 @@ FilterLike: TypeAlias = Predicate | str | pc.Expression | None
 Commit = Callable[[FileStoreCommit, list[CommitMessage]], list[Snapshot]]
 
 
-class Table(TableParts):
+class Table(EngineTable):
     """One branch of a table. Reading is thread-safe. The schema of an instance is fixed at creation."""
 
     def alter(

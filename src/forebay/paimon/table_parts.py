@@ -37,7 +37,7 @@ from forebay.paimon.write.table_write import TableWrite
 
 
 @hidden_from_completion("new_handle")
-class TableParts(ArrowStream):
+class EngineTable(ArrowStream):
     """The parts of one branch of a table. The schema of an instance is fixed at creation."""
 
     def __init__(
