@@ -133,6 +133,12 @@ def test_a_message_that_is_nested_deeply_is_wrong_and_the_next_is_read(form: str
         ("DATE", "2024-01-01T00:00:00"), ("DATE", "٢٠٢٤-01-01"), ("TIME(3)", 86_400_000), ("TIME(3)", -1),
         ("TIME(3)", "24:00:00"), ("TIME(3)", "25:61:00"), ("TIME(6)", "00:00:00.000001"),
         ("TIMESTAMP(3)", "٢٠٢٤-01-01 00:00"), ("CHAR(2)", "abc"), ("VARCHAR(2)", " äöü"),
+        ("TIME(3)", "12:60:00"), ("TIME(3)", "12:00:75"), ("DOUBLE", "9007199254740993"), ("FLOAT", "16777217"),
+        ("DECIMAL(5, 2)", {"scale": "٢", "value": "ZA=="}), ("DECIMAL(5, 2)", {"scale": 2.9, "value": "ZA=="}),
+        ("DECIMAL(5, 2)", {"scale": True, "value": "ZA=="}), ("MAP<INT, INT>", {"1": 1, "+1": 2}),
+        ("ARRAY<INT NOT NULL>", [1, None]), ("ROW<a INT, b INT NOT NULL>", {"a": 1}),
+        ("ROW<a INT, b INT NOT NULL>", {"a": 1, "b": None}), ("MAP<STRING, INT NOT NULL>", {"a": None}),
+        ("ARRAY<ROW<a ARRAY<DATE NOT NULL>>>", [{"a": [None]}]),
     ],
 )  # fmt: skip
 def test_a_value_that_would_change_is_wrong(type_: str, value: Any) -> None:
@@ -189,3 +195,43 @@ def test_an_update_that_changes_the_tables_key_deletes_the_old_row() -> None:
     assert [kind for kind, _ in rows] == ["update_after"]  # of a wrong message no row is left
     assert "REPLICA IDENTITY FULL" in wrong[0]
     assert "'v' is no INT" in wrong[1]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("STRING NOT NULL", "New York"), ("STRING NOT NULL", ""), ("STRING NOT NULL", "a/b"),
+        ("STRING NOT NULL", "x" * 300), ("STRING", None), ("STRING NOT NULL", ".."),
+    ],
+)  # fmt: skip
+def test_a_value_that_names_no_partition_is_wrong_and_the_others_are_read(type_: str, value: Any) -> None:
+    descriptor = new_descriptor(
+        {"id": "BIGINT NOT NULL", "day": type_, "hour": "INT NOT NULL"}, primary_key=(),
+        partition_keys=("day", "hour"), bucket_keys=(), buckets=1, options=None, comment=None, auto_increment=None,
+    )  # fmt: skip
+    info = TableInfo(TablePath("fluss", "t"), 1, 1, descriptor)
+    texts: list[bytes | None] = [
+        json.dumps({"id": at, "day": day, "hour": 1}).encode() for at, day in enumerate(("mon", value, "tue"))
+    ]
+    rows: list[Any] = []
+    reading = MessageReading("json")
+    batch = read([Message(0, at, None, text) for at, text in enumerate(texts)], reading)
+    for run in runs(batch, info, reading):
+        rows += run.rows.to_pylist()
+    assert [row["day"] for row in rows] == ["mon", "tue"]
+    assert [message.offset for message, _ in batch.wrong] == [1]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "field"),
+    [
+        ("ROW<a INT>", {"a": 1, "new": 2}, "v.new"), ("ROW<a ROW<b INT>>", {"a": {"b": 1, "c": 1}}, "v.a.c"),
+        ("ARRAY<ROW<a INT>>", [{"a": 1}, {"b": 1}], "v.b"), ("MAP<STRING, ROW<a INT>>", {"k": {"b": 1}}, "v.b"),
+        ("ROW<a INT>", {"a": 1}, None), ("ROW<a INT>", [1], None), ("ARRAY<INT>", {"a": 1}, None),
+        ("MAP<STRING, INT>", {"a": 1}, None), ("ROW<a INT>", None, None),
+    ],
+)  # fmt: skip
+def test_a_new_field_inside_of_a_value_is_found(type_: str, value: Any, field: str | None) -> None:
+    info = table({"id": "BIGINT NOT NULL", "v": type_})
+    batch = read([Message(0, 0, None, event({"id": 1, "v": value}))], MessageReading())
+    assert batch.new_field(info) == field

@@ -75,3 +75,16 @@ def test_a_table_is_created_that_takes_late_changes_and_deletes(
         ]
     assert ingest(servers, topic, "--job", "plain", "--version-column", "lsn=source.lsn", "--new-columns", "fail") == 1
     assert "a table with the merge engine 'versioned' ignores" in capsys.readouterr().err
+
+
+def test_a_new_field_inside_of_a_row_ends_the_job_unless_new_columns_are_ignored(
+    forebay_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers, people = forebay_server.bootstrap_servers, Topic("people")
+    with forebay.connect(servers) as connection:
+        table = connection.create_table("fluss.orders", {"id": "INT", "home": "ROW<city STRING>"}, primary_key="id")
+        people.send({"payload": {"id": 1}}, {"op": "c", "after": {"id": 1, "home": {"city": "Ulm", "zip": "89073"}}})
+        assert ingest(servers, people) == 1
+        assert "have the field 'home.zip', which the type of its column in" in capsys.readouterr().err
+        assert ingest(servers, people, "--new-columns", "ignore") == 0
+        assert table.scan().to_arrow().to_pylist() == [{"id": 1, "home": {"city": "Ulm"}}]

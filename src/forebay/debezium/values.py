@@ -56,7 +56,9 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MOMENT = re.compile(
     r"(?P<whole>\d{4,}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?)(\.(?P<fraction>\d{1,9}))?(?P<zone>Z|[+-].+)?", re.ASCII
 )
-_TIME = re.compile(r"(?P<hours>\d\d):(?P<minutes>\d\d)(:(?P<seconds>\d\d)(\.(?P<fraction>\d{1,9}))?)?Z?", re.ASCII)
+_TIME = re.compile(
+    r"(?P<hours>\d\d):(?P<minutes>[0-5]\d)(:(?P<seconds>[0-5]\d)(\.(?P<fraction>\d{1,9}))?)?Z?", re.ASCII
+)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
@@ -226,7 +228,8 @@ def _float(value: Any, *, is_narrow: bool) -> float:
         stored = float(np.float32(number)) if is_narrow else number
     if math.isinf(stored) and str(value) not in (*_NOT_FINITE, "inf", "-inf"):
         raise ValueError(f"{value}, which is out of range")
-    if isinstance(value, int) and stored != value:
+    is_whole = isinstance(value, int) or (isinstance(value, str) and _WHOLE.fullmatch(value) is not None)
+    if is_whole and stored != int(value):
         raise ValueError(f"{value}, which would be rounded")
     return number
 
@@ -255,7 +258,7 @@ def _described_decimal(described: Described, value: Any) -> Decimal:
 
 def _decimal(value: Any) -> Decimal:
     if isinstance(value, Mapping):  # a VariableScaleDecimal
-        return _scaled(value["value"], int(value["scale"]))
+        return _scaled(value["value"], _integer(value["scale"]))
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         raise ValueError(value)
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
@@ -328,15 +331,38 @@ def _fraction(digits: str | None) -> int:
 def _nested(t: DataType, described: Described, unit: str | None) -> Convert:
     of = _mapping(described)
     if t.root == TypeRoot.ARRAY:
-        element = _or_null(converter(types.child(t.element), _mapping(of.get("items")), unit))
+        element = _inner(types.child(t.element), _mapping(of.get("items")), unit)
         return lambda value: [element(each) for each in _is_a(value, list)]
     if t.root == TypeRoot.MAP:
-        key = _or_null(converter(types.child(t.key), _mapping(of.get("keys")), unit))
-        item = _or_null(converter(types.child(t.value), _mapping(of.get("values")), unit))
-        return lambda value: [(key(k), item(v)) for k, v in _is_a(value, dict).items()]
+        key = _inner(types.child(t.key), _mapping(of.get("keys")), unit)
+        item = _inner(types.child(t.value), _mapping(of.get("values")), unit)
+        return lambda value: _distinct([(key(k), item(v)) for k, v in _is_a(value, dict).items()])
     fields = fields_of(of)
-    parts = {f.name: _or_null(converter(f.data_type, fields.get(f.name), unit)) for f in t.fields}
+    parts = {f.name: _inner(f.data_type, fields.get(f.name), unit) for f in t.fields}
     return lambda value: {name: convert(_is_a(value, dict).get(name)) for name, convert in parts.items()}
+
+
+def _distinct(entries: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The entries of a map, which come from texts: '1' and '+1' are one number."""
+    if len({key for key, _ in entries}) < len(entries):
+        raise ValueError("two of its keys are equal")
+    return entries
+
+
+def new_field(t: DataType, value: Any) -> str | None:
+    """A field inside of a value for a column of type `t` that its ROW types lack, such as `address.zip`, if any."""
+    if isinstance(value, dict) and t.root == TypeRoot.ROW:
+        parts = {f.name: f.data_type for f in t.fields}
+        for name, each in value.items():
+            if name not in parts:
+                return name
+            if (inner := new_field(parts[name], each)) is not None:
+                return f"{name}.{inner}"
+    elif isinstance(value, list | dict) and t.root in (TypeRoot.ARRAY, TypeRoot.MAP):
+        child, items = (t.element, value) if isinstance(value, list) else (t.value, list(value.values()))
+        if child is not None:
+            return next((new for each in items if (new := new_field(types.child(child), each)) is not None), None)
+    return None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -360,7 +386,15 @@ def _is_a(value: Any, kind: type) -> Any:
     return value
 
 
-def _or_null(convert: Convert | None) -> Convert:
-    if convert is None:
-        return lambda value: value
-    return lambda value: None if value is None else convert(value)
+def _inner(t: DataType, described: Described, unit: str | None) -> Convert:
+    """How values inside of others become those of type `t`, nulls included."""
+    convert = converter(t, described, unit)
+
+    def inner(value: Any) -> Any:
+        if value is None:
+            if not t.nullable:
+                raise ValueError(f"a null inside, which {t} does not take")
+            return None
+        return value if convert is None else convert(value)
+
+    return inner

@@ -389,6 +389,12 @@ class KafkaIngest:
 
     def _fit(self, batch: MessageRows) -> None:
         """Add columns that rows have and the table lacks, or refuse them."""
+        new_field = None if self._handling.new_columns == IGNORE else batch.new_field(self._table.info)
+        if new_field is not None:
+            raise InvalidRequest(
+                f"messages of topic {self._source.topic} have the field '{new_field}', which the type of its column in "
+                f"table {self._table.path} lacks: leave it out with --new-columns ignore, or create a table that has it"
+            )
         strange = batch.strange(self._table.info)
         if strange and self._handling.new_columns != IGNORE:
             self._table = self._table.refresh()

@@ -17,7 +17,7 @@ import pyarrow as pa
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_AFTER
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
-from forebay.debezium.columns import columns_of
+from forebay.debezium.columns import RowColumns, columns_of
 from forebay.debezium.events import (
     UNDESCRIBED,
     EventRow,
@@ -29,7 +29,10 @@ from forebay.debezium.events import (
     with_changed_key,
 )
 from forebay.debezium.marks import KAFKA_OFFSET, Marks, VersionColumn
+from forebay.debezium.values import new_field
 from forebay.metadata.merge_engines import FIRST_ROW, VERSIONED
+from forebay.metadata.names import check_partition_value
+from forebay.metadata.partitions import partition_text
 from forebay.metadata.table import Column, TableInfo
 from forebay.metadata.types import TypeRoot
 
@@ -83,6 +86,15 @@ class MessageRows:
         for keys in {tuple(row.values): row for row in self.rows}.values():
             columns |= {name: keys.fields.get(name, {}) for name in keys.values if name not in column_names}
         return columns
+
+    def new_field(self, info: TableInfo) -> str | None:
+        """A field inside of a value of some row that the type of its column lacks, if any."""
+        nested = [c for c in info.schema.columns if c.data_type.root in (TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW)]
+        for column in nested:
+            for row in self.rows:
+                if (inner := new_field(column.data_type, row.values.get(column.name))) is not None:
+                    return f"{column.name}.{inner}"
+        return None
 
 
 def check_table(info: TableInfo, reading: MessageReading) -> None:
@@ -265,6 +277,11 @@ def _run(
     columns = [c for c in schema.columns if c.name not in missing and c.name != schema.auto_increment_column]
     fitting = columns_of(rows, columns, time_unit, set(schema.primary_key))
     batch.wrong += [(batch.messages[at], reason) for at, reason in fitting.wrong.items()]
+    bad_partitions = _bad_partitions(info, columns, fitting)
+    if bad_partitions:
+        batch.wrong += [(batch.messages[at], reason) for at, reason in bad_partitions.items()]
+        rest = [row for row in fitting.rows if row.at not in bad_partitions]
+        return _run(batch, info, missing, rest, time_unit)
     if not fitting.rows:
         return None
     arrays, names = fitting.arrays, [c.name for c in columns]
@@ -273,3 +290,27 @@ def _run(
         kinds = pa.array([row.kind for row in fitting.rows], pa.string())
         arrays, names = [kinds, *arrays], [CHANGE_TYPE_COLUMN, *names]
     return RowRun(pa.RecordBatch.from_arrays(arrays, names), run_columns)
+
+
+def _bad_partitions(info: TableInfo, columns: Sequence[Column], fitting: RowColumns) -> dict[int, str]:
+    """What is wrong with rows whose values name no partition, by the positions of their texts."""
+    bad: dict[int, str] = {}
+    for key in info.descriptor.partition_keys:
+        place = next(at for at, column in enumerate(columns) if column.name == key)
+        encoded = fitting.arrays[place].dictionary_encode()
+        faults = [_partition_fault(columns[place], value) for value in encoded.dictionary.to_pylist()]
+        if encoded.null_count == 0 and not any(faults):
+            continue
+        for row, code in zip(fitting.rows, encoded.indices.to_pylist(), strict=True):
+            fault = f"partition key '{key}' is missing" if code is None else faults[code]
+            if fault is not None:
+                bad[row.at] = fault
+    return bad
+
+
+def _partition_fault(column: Column, value: Any) -> str | None:
+    try:
+        check_partition_value(column.name, partition_text(column.data_type, value), creating=True)
+    except InvalidRequest as e:
+        return e.message
+    return None
