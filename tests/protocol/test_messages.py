@@ -294,7 +294,10 @@ PACKED, UNPACKED, GROUP = b"\x1a\x04\x01\x80\x01\x02", b"\x18\x05", b"\x7b\x0a\x
         (pb.MetadataRequest, [UNPACKED] * 4, 4),
         (pb.MetadataRequest, [b"\x0a\x04\x0a\x02ab\x12\x00" * 2], 4),
         (pb.MetadataRequest, [b"\x08\x01", b"\x09" + bytes(8)], 2),  # a path has to be a message
-        (pb.LookupRequest, [b"\x08\x01" * 9], 0),
+        (pb.LookupRequest, [b"\x08\x01"], 0),
+        (pb.LookupRequest, [b"\x08\x01" * 9], 8),  # each replaces the one before
+        (pb.PbTablePath, [b"\x0a\x01x" * 3, b"\x12\x01x"], 2),
+        (pb.ProduceLogRequest, [b"\x22\x04" + b"\x10\x01" * 2] * 3, 6),
         (pb.LookupRequest, [b"\x12\x06" + b"\x1a\x00" * 3] * 2, 8),  # buckets and keys
         (pb.ProduceLogRequest, [VARINT, LONG_VARINT, FIXED64, FIXED32, LIST_OF_THREE], 5),  # none is known
         (pb.ProduceLogRequest, [GROUP], 2),
@@ -331,6 +334,15 @@ def test_no_list_of_a_message_escapes_the_count(name: str) -> None:
             else:
                 elements.append(1)
         assert entries_of(message_class, message.SerializePartialToString(), 100) == 3, field.name
+
+
+def test_a_number_without_an_end_is_not_walked_through() -> None:
+    body = memoryview(b"\x08" + b"\x80" * messages.PAYLOAD_SPLIT_MIN)
+    with pytest.raises(messages._Unusual):
+        messages._next_delimited(body, 0, len(body), 42)
+    assert messages._behind_varint(memoryview(b"\x80" * 9 + b"\x01"), 0, 10) == 10
+    with pytest.raises(CorruptData):
+        parse_split(pb.PutKvRequest, body)
 
 
 def test_messages_within_messages_are_counted_as_deep_as_protobuf_reads_them() -> None:

@@ -177,6 +177,9 @@ _SAMPLE_LEAVES = 4
 _SAMPLE_BYTES_PER_LEAF = 32 * 1024
 """A body whose first payloads are smaller than this on average is parsed by protobuf as a whole."""
 
+_VARINT_BYTES_MAX = 10
+"""The length of the longest varint: 64 bits."""
+
 _PAYLOAD_PATHS: dict[str, tuple[int, ...]] = {
     "ProduceLogRequest": (4, 3),
     "PutKvRequest": (5, 3),
@@ -226,8 +229,8 @@ def parse(message_class: type[M], body: Buffer) -> M:
 def entries_of(message_class: type[Message], body: Buffer, count_max: int) -> int:
     """Return how many entries the message in `body` has, without parsing it; a number above `count_max` if more.
 
-    Entries are messages in the message, elements of its lists, and unknown fields. Protobuf makes an object of each,
-    and may need 300 bytes for what is two bytes on the wire.
+    Entries are messages in the message, elements of its lists, unknown fields, and values that replace another value of
+    the same field. Protobuf makes an object of most of them, and may need 300 bytes for what is two bytes on the wire.
     """
     layout = _layout(message_class.DESCRIPTOR.file)
     return entries(body, layout.fields, layout.begins, layout.types[message_class.DESCRIPTOR.full_name], count_max)[0]
@@ -338,6 +341,14 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
     raise _Unusual
 
 
+def _behind_varint(data: memoryview, at: int, end: int) -> int:
+    """The position behind the varint at `at`."""
+    for behind in range(at + 1, min(at + _VARINT_BYTES_MAX, end) + 1):
+        if data[behind - 1] < 0x80:
+            return behind
+    raise _Unusual
+
+
 def _write_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
@@ -361,9 +372,7 @@ def _next_delimited(data: memoryview, at: int, end: int, field_tag: int) -> tupl
                 return start, at, at + length
             at += length
         elif kind == 0:
-            while at < end and data[at] >= 0x80:
-                at += 1
-            at += 1
+            at = _behind_varint(data, at, end)
         elif kind == 1:
             at += 8
         elif kind == 5:

@@ -405,7 +405,10 @@ async def test_nothing_overtakes_a_write_of_very_many_buckets(
 EMPTY_PATHS = b"\x0a\x00"
 
 
-@pytest.mark.parametrize(("key", "body"), [(ApiKey.PRODUCE_LOG, appends(8)), (ApiKey.GET_METADATA, EMPTY_PATHS * 8)])
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [(ApiKey.PRODUCE_LOG, appends(8)), (ApiKey.GET_METADATA, EMPTY_PATHS * 8), (ApiKey.PUT_KV, b"\x08\x00" * 9)],
+)
 @pytest.mark.parametrize(("items_max", "refused"), [(4, False), (3, True)])
 @in_loop
 async def test_a_request_with_too_many_entries_is_refused_before_it_is_parsed(
