@@ -425,3 +425,36 @@ def test_rows_are_joined_in_two_ways_and_from_all_data(tmp_path: Path) -> None:
             rows.join([{"id": 1, "name": "x"}])
         with pytest.raises(InvalidRequest, match="a int cannot be joined"):
             rows.join(5)  # type: ignore[arg-type]
+
+
+ENGINES: dict[str, dict[str, str]] = {
+    "deduplicate": {},
+    "partial-update": {"merge-engine": "partial-update"},
+    "sum": {"merge-engine": "aggregation", "fields.amount.aggregate-function": "sum"},
+    "first-row": {"merge-engine": "first-row"},
+}
+WAYS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "lookup": {"changelog-producer": "lookup"},
+    "full-compaction": {"changelog-producer": "full-compaction"},
+    "vectors": {"deletion-vectors.enabled": "true"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_merge_engine_is_looked_up_as_it_is_read(tmp_path: Path, engine: str, way: str) -> None:
+    if (engine, way) in {("first-row", "full-compaction"), ("first-row", "vectors")}:
+        pytest.skip("Paimon has no such tables")
+    table = _table(tmp_path, {**ENGINES[engine], **WAYS[way]})
+    rng = random.Random(5)
+    keys = [{"id": i} for i in range(40)]
+    with table.lookup_table() as kept:
+        for step in range(12):
+            put(table, _rows(sorted(rng.sample(range(40), 15)), f"{step}-"))
+            if step % 3 == 2:
+                table.compact(full=step % 2 == 1)
+            expected = table.scan().to_arrow().sort_by("id")
+            for lookup in (table.lookup, kept.lookup):
+                assert lookup(keys, missing="drop").sort_by("id").equals(expected), (step, lookup)
+    assert expected.num_rows > 30

@@ -249,7 +249,6 @@ class _KeyReader(SplitReader):
         self._local = local
         self._key_layout = row_layout(table.schema.key_fields)
         self._probe = Probe(pa.array([], pa.binary()))
-        self._copied, _ = self._merge_fields()
 
     def find(self, split: DataSplit, keys: pa.BinaryArray, layout: RowLayout) -> Iterable[pa.RecordBatch]:
         """The rows of the distinct `keys` (encoded by `layout`), merged."""
@@ -270,22 +269,16 @@ class _KeyReader(SplitReader):
         )  # fmt: skip
         return self.read_sorted(pruned)
 
-    def _run(
+    def _run_file(
         self,
         split: DataSplit,
-        files: Sequence[DataFileMeta],
-        layout: tuple[tuple[DataField, ...], ...],
+        file: DataFileMeta,
+        deletion: DeletionFile | None,
+        fields: Sequence[DataField],
         part_bytes: int,
     ) -> Iterator[pa.RecordBatch]:
-        deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
-        for file in files:
-            yield from self._matching(split, file, deletion_of.get(file.file_name))
-
-    def _matching(
-        self, split: DataSplit, file: DataFileMeta, deletion: DeletionFile | None
-    ) -> Iterator[pa.RecordBatch]:
         def whole() -> Iterator[pa.RecordBatch]:
-            reader = DataFileReader(self._table.io, self._table.schemas.schema, self._copied)
+            reader = DataFileReader(self._table.io, self._table.schemas.schema, fields)
             path = self._table.paths.data_file(split.partition, split.bucket, file)
             return reader.read(file, path, self._deleted(deletion))
 

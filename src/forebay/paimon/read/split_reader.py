@@ -238,19 +238,26 @@ class SplitReader:
         layout: tuple[tuple[DataField, ...], ...],
         part_bytes: int,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a run, in batches of about `part_bytes`."""
-        reader = DataFileReader(
-            self._table.io,
-            self._table.schemas.schema,
-            layout[0],
-            keep=self._filter.key,
-            schema_id=self._table.schema.id,
-        )
+        """The rows of a run, in batches of about `part_bytes`, as a merge takes them."""
         deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
         for file in files:
-            path = self._table.paths.data_file(split.partition, split.bucket, file)
-            batches = reader.read(file, path, self._deleted(deletion_of.get(file.file_name)), part_bytes)
+            batches = self._run_file(split, file, deletion_of.get(file.file_name), layout[0], part_bytes)
             yield from with_level(batches, file.level) if self._lowest_only else batches
+
+    def _run_file(
+        self,
+        split: DataSplit,
+        file: DataFileMeta,
+        deletion: DeletionFile | None,
+        fields: Sequence[DataField],
+        part_bytes: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of one file of a run."""
+        reader = DataFileReader(
+            self._table.io, self._table.schemas.schema, fields, keep=self._filter.key, schema_id=self._table.schema.id
+        )
+        path = self._table.paths.data_file(split.partition, split.bucket, file)
+        return reader.read(file, path, self._deleted(deletion), part_bytes)
 
     def sections(self, files: Sequence[DataFileMeta]) -> list[Section]:
         """The files of a bucket as sections of overlapping runs, by ascending key."""
