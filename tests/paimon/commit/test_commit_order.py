@@ -22,6 +22,7 @@ from tests.paimon.stream.model import compact_fully, drain
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 WRITE_ONLY = {"bucket": "1", "write-only": "true"}
 LAST = {"merge-engine": "aggregation", "fields.v.aggregate-function": "last_value"}
+SUM = {"merge-engine": "aggregation", "fields.v.aggregate-function": "sum"}
 FIRST = {"merge-engine": "aggregation", "fields.v.aggregate-function": "first_value"}
 
 
@@ -211,3 +212,14 @@ def test_equal_numbers_of_a_compacted_and_a_new_row(tmp_path: Path, monkeypatch:
     FileStoreCommit(table.context, "java").commit(first)
     assert sorted(f.level for f in live_files(table)) == [0, 5]
     stable(table, [(1, 9)])
+
+
+@pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
+def test_a_commit_whose_own_compaction_conflicts_has_its_rows_once(tmp_path: Path, producer: str) -> None:
+    """Who tries again after `Conflict` would add them twice."""
+    table = keyed(tmp_path, **{**SUM, "write-only": "false", "changelog-producer": producer})
+    put(table, each(1, v=1))
+    first, second = prepared(table, each(1, v=10)), prepared(table, each(1, v=100))
+    for messages in (second, first):
+        assert table.new_commit().commit(messages)
+    stable(table, [(1, 111)])

@@ -299,18 +299,22 @@ def test_abort_deletes_the_files_of_the_work_but_not_files_that_only_moved_up(ta
     assert sorted(s.path.rpartition("/")[2] for s in FAST.list(directory)) == ["in", "old"]
 
 
-def test_aborting_after_a_compaction_conflict_keeps_the_rows_that_were_committed(table: Table) -> None:
+def test_a_compaction_that_conflicts_is_dropped_and_its_new_rows_are_committed(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
     commit = table.commit()
     gone = compact([data_file("gone")], [data_file("big", level=5)])
     message = replace(gone, data=append("new").data)
     directory = table.paths.bucket_directory(partition(), 0)
     for name in ("new", "big"):
         FAST.write(f"{directory}/{name}", b"x")
-    with pytest.raises(Conflict):
-        commit.commit([message])
+    assert [s.commit_kind for s in commit.commit([message])] == [CommitKind.APPEND]
+    assert "1 files to delete are gone already (gone)" in caplog.text
     assert table.files() == ["new"]
     commit.abort([message])
     assert [s.path.rpartition("/")[2] for s in FAST.list(directory)] == ["new"]
+    with pytest.raises(Conflict, match="are gone already"):
+        commit.commit([gone])
 
 
 def test_a_new_index_file_takes_the_place_of_the_buckets_old_one(table: Table) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,8 @@ from forebay.paimon.options import POSTPONE_BUCKET
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.lock import CommitGuard
 from forebay.paimon.store.manifests import delete_quietly
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +110,9 @@ class FileStoreCommit:
 
         `check_conflicts` also checks appended files against all files of their partitions; without it, only their
         bucket count is checked. Raises `Conflict` if the changes conflict with other commits: nothing was committed
-        then (or only the new rows, if compaction conflicted), and the caller may `abort`. Raises `OutcomeUnknown` if it
-        is unknown whether the snapshot exists: the files must then be kept.
+        then, and the caller may `abort`. A compaction that conflicts is dropped if new rows were committed with it:
+        they are compacted later. Raises `OutcomeUnknown` if it is unknown whether the snapshot exists: the files must
+        then be kept.
         """
         work = Committable(identifier, tuple(messages), watermark, properties)
         return self._commit(work, check_conflicts, _fixed)
@@ -151,8 +155,22 @@ class FileStoreCommit:
             self._appended = frozenset((e.partition, e.bucket, e.file.file_name) for e in new)
         if not compact.is_empty:
             request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties, check_conflicts=True)
-            snapshots.append(self._run(request, (compaction or _fixed)(compact)))
+            snapshots += self._compacted(request, (compaction or _fixed)(compact), are_rows_there=bool(snapshots))
         return snapshots
+
+    def _compacted(self, request: CommitRequest, changes: ChangesProvider, *, are_rows_there: bool) -> list[Snapshot]:
+        """The snapshot of a compaction; none if it conflicts after rows were committed with it.
+
+        An error would say that nothing was committed, and who tries again writes the rows twice. The files stay for
+        `remove_orphan_files`: another process may have committed them.
+        """
+        try:
+            return [self._run(request, changes)]
+        except Conflict as e:
+            if not are_rows_there:
+                raise
+            _LOGGER.warning("new rows were committed without the compaction that came with them: %s", e.message)
+            return []
 
     def filter_and_commit(self, committables: Sequence[Committable], check_conflicts: bool = False) -> list[Snapshot]:
         """Commit those of `committables` that are not committed yet, as a stream does after a restart.
@@ -248,7 +266,7 @@ class FileStoreCommit:
             return snapshots
         compact.changelog = []
         request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties or {}, check_conflicts=True)
-        return [*snapshots, self._run(request, lambda _: compact)]
+        return [*snapshots, *self._compacted(request, lambda _: compact, are_rows_there=bool(snapshots))]
 
     def overwrite_once(
         self, work: Committable, partition: Mapping[str, Any] | None = None, dynamic: bool | None = None
@@ -349,7 +367,7 @@ class FileStoreCommit:
     def abort(self, messages: Iterable[CommitMessage]) -> None:
         """Delete the files of work that will not be committed. Never call it after `OutcomeUnknown`.
 
-        New rows that the last commit did commit, before its compaction conflicted, are kept.
+        New rows that the last commit did commit are kept.
         """
         for m in messages:
             compact = m.compact
