@@ -18,7 +18,8 @@ from forebay.codec.rows.row_codec import row_codec
 from forebay.fs.interface import DiskFull
 from forebay.kv import _digest, tablet
 from forebay.kv.engine import EngineState
-from forebay.kv.tablet import KvTablet, PutRequest
+from forebay.kv.tablet import ChangelogCodec, KvTablet, PutRequest
+from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
@@ -599,3 +600,81 @@ def test_a_prefix_with_a_zero_of_either_sign_finds_the_same_rows() -> None:
     for zero in (0.0, -0.0):
         found = bench.tablet.prefix_lookup(np.float64(zero).tobytes())
         assert [r["n"] for r in table.rows_of_values(found)] == [1, 2]
+
+
+def small_batches(bench: Bench) -> None:
+    """Log batches of more than 2,000 bytes are refused."""
+    config = LogConfig(batch_bytes_max=2000)
+    bench.log = LogTablet.open(bench.fs, "/log", config=config, clock=bench.clock)
+    bench.tablet = KvTablet(bench.table, bench.log, bench.engine, bench.take_ids)
+
+
+def named(name: str) -> list[Row]:
+    return [row(key, random.Random(f"{name} of {key}").randbytes(60).hex(), key) for key in range(20)]
+
+
+@pytest.mark.parametrize("properties", FORMATS)
+def test_rows_of_a_transaction_are_written_even_if_their_changelog_is_larger_than_a_batch(properties):
+    bench = Bench(FakeTable(properties))
+    small_batches(bench)
+    for key in range(20):
+        bench.put(*named("old")[key : key + 1])
+    with pytest.raises(InvalidRequest, match="is larger than the limit of 2000"):
+        bench.put(*named("refused"))
+    assert bench.rows() == named("old")
+    decided = replace(bench.table.request(named("new"), writer_id=7, sequence=0), decided_ms=5)
+    other = bench.table.request([row(99, "other")])
+    first, second = bench.tablet.put_group([decided, other])
+    assert (first.error, first.log_end_offset, second.error, second.log_end_offset) == (None, 60, None, 61)
+    assert bench.rows() == [*named("new"), row(99, "other")]
+    assert bench.tablet.row_count == 21
+    sizes = [header.size_bytes for header, _ in bench.log.iterate_batches(20, 60)]
+    assert len(sizes) > 1
+    assert max(sizes) <= 2000
+    changes = bench.table.changelog(bench.log)[20:60]
+    assert [kind for _, kind, _ in changes] == ["-U", "+U"] * 20
+    assert [r for _, _, r in changes] == [r for pair in zip(named("old"), named("new"), strict=True) for r in pair]
+    (repeated,) = bench.tablet.put_group([decided])
+    assert repeated.log_end_offset == 60
+    bench.reopen(MemoryEngine())
+    assert bench.rows() == [*named("new"), row(99, "other")]
+    (repeated,) = bench.tablet.put_group([decided])
+    assert (repeated.error, bench.log.log_end_offset) == (None, 61)
+
+
+def test_rows_of_a_transaction_that_were_written_in_part_are_written_again():
+    bench = Bench()
+    small_batches(bench)
+    for key in range(20):
+        bench.put(*named("old")[key : key + 1])
+    decided = replace(bench.table.request(named("new"), writer_id=7, sequence=0), decided_ms=5)
+    bench.fs.inject("append", "/log", on_call=2)
+    (failed,) = bench.tablet.put_group([decided])
+    assert failed.error is not None
+    bench.reopen()
+    small_batches(bench)
+    bench.tablet.recover()
+    assert 20 < bench.log.log_end_offset < 60
+    (written,) = bench.tablet.put_group([decided])
+    assert written.error is None
+    assert bench.rows() == named("new")
+    assert bench.tablet.row_count == 20
+    bench.reopen(MemoryEngine())
+    assert bench.rows() == named("new")
+
+
+def test_a_row_that_no_answer_could_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tablet, "ROW_BYTES_MAX", 400)
+    monkeypatch.setattr(tablet, "STAGED_ROW_BYTES_MAX", 200)
+    bench = Bench()
+    bench.put(row(1, "x" * 350), row(2, "y"))
+    for rows in ([row(1, "x" * 400)], [row(3, "a"), row(2, "x" * 400)]):
+        with pytest.raises(InvalidRequest, match=r"would have .* with its key, more than the limit of 400 B"):
+            bench.put(*rows)
+    assert bench.rows() == [row(1, "x" * 350), row(2, "y")]
+    codec = ChangelogCodec(bench.table.info, bench.table.schema_by_id)
+    codec.check(bench.table.request([row(1, "x" * 150)]))
+    with pytest.raises(InvalidRequest, match="more than the limit of 200 B in a transaction"):
+        codec.check(bench.table.request([row(1, "x" * 250)]))
+    bench.delete(1)
+    assert bench.rows() == [row(2, "y")]

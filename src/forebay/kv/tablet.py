@@ -15,25 +15,34 @@ So nothing is visible that is not in the log, nothing is acknowledged with acks=
 crash at any point the state is restored from the log beyond the engine's applied offset.
 
 A changelog batch is built from the result of a merge, and read back to restore the state (`ChangelogCodec`): exactly
-one log batch for each KV batch, in the table's log format and with its latest schema. A batch without any change is
-still written, empty, and takes one offset: it records its writer's sequence. The log is the source of truth, so
-everything is checked before it is appended: rows decode under the table's schema, NOT NULL columns have values, and the
-key bytes are the encoding of the row's key columns. Otherwise a restart would not restore the same rows.
+one log batch for each KV batch, in the table's log format and with its latest schema. (Rows of a decided transaction
+cannot be refused: where their changelog is larger than a log batch may be, it becomes several.) A batch without any
+change is still written, empty, and takes one offset: it records its writer's sequence. The log is the source of truth,
+so everything is checked before it is appended: rows decode under the table's schema, NOT NULL columns have values, and
+the key bytes are the encoding of the row's key columns. Otherwise a restart would not restore the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure, check
+from forebay.base.quantity import format_bytes
 from forebay.codec.kv._records import positions_of_other_schemas, slice_kv_records
-from forebay.codec.kv.kv_batch import HEADER_BYTES, KvBatch, KvHeader, kv_batch_header, parse_kv_batch
+from forebay.codec.kv.kv_batch import (
+    HEADER_BYTES,
+    KvBatch,
+    KvHeader,
+    halves_of_kv_batch,
+    kv_batch_header,
+    parse_kv_batch,
+)
 from forebay.codec.kv.value_batch import (
     LENGTH_PREFIX_BYTES,
     STORED_PREFIX_BYTES,
@@ -67,6 +76,12 @@ from forebay.metadata.types import TypeRoot
 
 SchemaById = Callable[[int], Schema]
 Writes = dict[bytes, bytes | None]
+
+
+ROW_BYTES_MAX = 96 << 20
+"""Maximum size of a row with its key, so that an answer with it fits into a frame (100 MiB)."""
+STAGED_ROW_BYTES_MAX = ROW_BYTES_MAX // 2
+"""The same for rows of a transaction: a log batch has to hold such a row and the one that it replaces."""
 
 
 class _StoredPrefixes(dict[int, bytes]):
@@ -112,6 +127,7 @@ class ChangelogCodec:
             return
         batch = self.parsed(request, header)
         batch, rows = self.with_canonical_keys(batch, self.of_latest_schema(batch))
+        self._check_row_bytes(rows, batch.keys, STAGED_ROW_BYTES_MAX)
         if request.target_columns and self.info.descriptor.delete_behavior != "ignore" and rows.nulls().any():
             self._check_cleared(set(request.target_columns))
         _, changelog, keys, _, _ = plan.merge(batch.keys, rows, {}, _AnyId())
@@ -122,13 +138,26 @@ class ChangelogCodec:
         if header.schema_id != self.info.schema_id:
             return False
         keys, rows = slice_kv_records(request.records, HEADER_BYTES, header.record_count)
-        if rows.nulls().any():
+        if rows.nulls().any() or rows.total_bytes > STAGED_ROW_BYTES_MAX // 2:
             return False
         return self._is_plain(self._rows.decode_rows(rows), keys)
 
     def _is_plain(self, rows: DecodedRows, keys: RowSlices) -> bool:
         """Whether rows and their keys are sound at a first look."""
         return rows.is_plainly_sound(self._required) and self._keys.match(rows, keys)
+
+    def _check_row_bytes(self, rows: RowSlices, keys: list[bytes] | RowSlices, bytes_max: int) -> None:
+        """Refuse rows that have more than `bytes_max` with their keys."""
+        if rows.total_bytes <= bytes_max // 2:  # keys are columns of the rows, too
+            return
+        size = max(len(keys[at] or b"") + len(rows[at] or b"") for at in range(len(rows)))
+        if size > bytes_max:
+            where = " in a transaction" if bytes_max < ROW_BYTES_MAX else ""
+            raise InvalidRequest(
+                f"a row of table {self.info.path} would have {format_bytes(size)} with its key, more than the limit of "
+                f"{format_bytes(bytes_max)}{where}",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
 
     def _check_cleared(self, target_columns: set[int]) -> None:
         """Refuse deletes of some columns if they would leave rows without a value that these must have.
@@ -191,6 +220,8 @@ class ChangelogCodec:
         schema_id = self.info.schema_id
         if not kinds:
             return build_empty_batch(schema_id=schema_id, writer_id=writer_id, batch_sequence=sequence)
+        if not is_checked:
+            self._check_row_bytes(rows, keys, ROW_BYTES_MAX)
         decoded = self._rows.decode_rows(rows)
         batch: DecodedRows | pa.RecordBatch = decoded
         if not is_checked and not (isinstance(keys, RowSlices) and self._is_plain(decoded, keys)):
@@ -362,6 +393,13 @@ class PutResult:
     error: ForebayError | None = None
 
 
+class _Appended(NamedTuple):
+    """A changelog batch in the log (of a duplicate: the original), and the rows that it adds."""
+
+    end: int
+    rows_added: int
+
+
 class KvTablet:
     """One bucket's rows. One thread calls `put_group`, `recover` and `checkpoint`; any thread reads."""
 
@@ -404,11 +442,12 @@ class KvTablet:
                 if group is None:
                     self._require_caught_up()
                     group = self.engine.begin(keeps_digest)
-                end, rows = self._append_changelog(request, group)
+                for appended in self._append_changelog(request, group):
+                    end = appended.end
+                    added += appended.rows_added
             except ForebayError as e:
                 results.append(PutResult(error=e))
                 continue
-            added += rows
             results.append(PutResult(end))
         try:
             if any(r.acks == ACKS_ALL and not p.error for r, p in zip(requests, results)):
@@ -427,8 +466,25 @@ class KvTablet:
         self._log.raise_high_watermark(self.applied_offset)
         return results
 
-    def _append_changelog(self, request: PutRequest, group: GroupWrites) -> tuple[int, int]:
-        """Merge one request and append its changelog; return (log end offset, rows added).
+    def _append_changelog(self, request: PutRequest, group: GroupWrites) -> Iterator[_Appended]:
+        """Merge one request and append its changelog; yield what was appended for each batch, mostly one.
+
+        A crash may leave some of several batches. All are written again then, before anything else is.
+        """
+        try:
+            appended = self._append_batch(request, group)
+        except InvalidRequest as e:
+            is_divisible = request.is_decided and e.code is ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+            halves = halves_of_kv_batch(request.records) if is_divisible else None
+            if halves is None:
+                raise
+            for half in halves:
+                yield from self._append_changelog(replace(request, records=half), group)
+        else:
+            yield appended
+
+    def _append_batch(self, request: PutRequest, group: GroupWrites) -> _Appended:
+        """Merge one request and append its changelog as one batch.
 
         The engine has space for the group with this request before its changelog is appended: on a full disk nothing
         is written.
@@ -437,7 +493,7 @@ class KvTablet:
         header = kv_batch_header(request.records, has_checksum=not request.is_decided)
         duplicate = self._log.find_duplicate(header.writer_id, header.sequence) if header.writer_id >= 0 else None
         if duplicate is not None:
-            return duplicate.last_offset + 1, 0
+            return _Appended(duplicate.last_offset + 1, 0)
         log_batch, added = self._merged(request, header, group, self._ids(codec.info))
         try:
             appended = self._log.append_as_leader(log_batch, committed_ms=request.decided_ms)
@@ -445,7 +501,7 @@ class KvTablet:
             group.take_back()
             raise
         check(not appended.duplicate, "a duplicate passed the check for duplicates")
-        return appended.next_offset, added
+        return _Appended(appended.next_offset, added)
 
     def _merged(
         self, request: PutRequest, header: KvHeader, group: GroupWrites, sequence: AutoIncrementSequence | None

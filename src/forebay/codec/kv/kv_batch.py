@@ -134,5 +134,21 @@ def encode_kv_batch(
     return bytes(batch)
 
 
+def halves_of_kv_batch(batch: bytes | memoryview) -> tuple[bytes, bytes] | None:
+    """Two batches with the records of one, in their order; None for a single record.
+
+    The first has no writer: with the second, the writer's batch is complete.
+    """
+    schema_id, writer_id, sequence, keys, rows = parse_kv_batch(batch, kv_batch_header(batch, has_checksum=False))
+    middle = len(keys) // 2
+    if not middle:
+        return None
+    key_array, row_array = RowSlices.from_values(keys).to_arrow(), rows.to_arrow()  # `pa.array` would import pandas
+    return (
+        encode_kv_batch(key_array.slice(0, middle), row_array.slice(0, middle), schema_id),
+        encode_kv_batch(key_array.slice(middle), row_array.slice(middle), schema_id, writer_id, sequence),
+    )
+
+
 def _corrupt(reason: str) -> CorruptData:
     return CorruptData(f"the KV record batch is malformed: {reason}", ErrorCode.CORRUPT_RECORD_EXCEPTION)
