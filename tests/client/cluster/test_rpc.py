@@ -94,12 +94,12 @@ class FakeHandshake:
     ("refusals", "code", "tries", "enters"),
     [
         (0, ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION, 1, True),
-        (5, ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION, 6, True),
-        (6, ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION, 6, False),
+        (6, ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION, 7, True),
+        (7, ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION, 7, False),  # the next pause would end after 9 s
         (1, ErrorCode.AUTHENTICATE_EXCEPTION, 1, False),
     ],
 )
-def test_a_login_that_the_server_puts_off_is_repeated_five_times_and_one_that_it_refuses_is_not(
+def test_a_login_that_the_server_puts_off_is_repeated_in_time_and_one_that_it_refuses_is_not(
     refusals: int, code: ErrorCode, tries: int, enters: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpc, "_next_response", lambda *_: None)

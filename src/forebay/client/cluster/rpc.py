@@ -59,8 +59,6 @@ SOFTWARE = ("forebay", "0.1")
 _IOV_MAX = 512
 """The maximum number of buffers per system call (1024 on Linux)."""
 
-_AUTHENTICATE_RETRIES = 5
-"""Further attempts at a login that the server refuses with a retriable error."""
 _LOOK_SECONDS = 0.5
 """How often a waiting handshake checks whether its caller has given up."""
 
@@ -512,10 +510,12 @@ def _shake_hands(
             try:
                 buffers = handshake.receive(_next_response(sock, address, connection, clock, deadline, given_up))
             except AccessDenied as e:
-                if e.code != ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION or retries >= _AUTHENTICATE_RETRIES:
-                    raise
                 retries += 1
-                clock.sleep(backoff(retries, 0.1, 5.0))
+                pause = backoff(retries, 0.1, 5.0)
+                is_late = clock.monotonic() + pause >= deadline or given_up()
+                if e.code != ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION or is_late:
+                    raise
+                clock.sleep(pause)
                 buffers = handshake.retry()
             _send_all(sock, buffers)
     except OSError as e:
