@@ -381,7 +381,8 @@ def test_damaged_batches_are_refused_when_they_are_staged(conn: Connection, log:
     tx = conn.transaction("damaged", 1).begin()
     node = next(iter(conn.cluster.view.tablet_servers.values()))
     encoder = kv._encoder
-    batch = encoder.keyed("upsert", pa.record_batch({"id": [1], "a": ["x"], "b": ["y"]}))
+    _, target = encoder.columns_of("upsert", None)
+    batch = encoder.keyed("upsert", pa.record_batch({"id": [1], "a": ["x"], "b": ["y"]}), target)
     (piece,) = encoder.kv_pieces([batch])
     good = bytes(piece.data)
     for table_id, records in (

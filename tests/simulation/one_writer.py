@@ -82,7 +82,11 @@ class OneWriter:
             value = f"{who}#{n}"
             row = {"id": key, "name": value} if is_keyed else {"n": n, "who": who}
             [rows] = encoder.batches(UPSERT if is_keyed else APPEND, [row], list(row))
-            [piece] = encoder.kv_pieces([encoder.keyed(UPSERT, rows)]) if is_keyed else encoder.log_pieces(rows)
+            if is_keyed:
+                _, target = encoder.columns_of(UPSERT, None)
+                [piece] = encoder.kv_pieces([encoder.keyed(UPSERT, rows, target)])
+            else:
+                [piece] = encoder.log_pieces(rows)
             seal(piece.data, is_keyed, writer_id, sequence)
             request: Any = (pb.PutKvRequest if is_keyed else pb.ProduceLogRequest)(
                 acks=-1, table_id=table.info.table_id, timeout_ms=3000

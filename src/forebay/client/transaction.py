@@ -158,7 +158,7 @@ class StagedWriter(TableRows):
             if operation == APPEND:
                 pieces = encoder.log_pieces(batch)
             else:
-                pieces = encoder.kv_pieces([encoder.keyed(operation, batch)])
+                pieces = encoder.kv_pieces([encoder.keyed(operation, batch, target)])
             self._stage(info, target, pieces)
         return WriteResult(self.rows - rows, self._batches - batches, {})
 

@@ -355,7 +355,7 @@ def new_field(t: DataType, value: Any) -> str | None:
         parts = {f.name: f.data_type for f in t.fields}
         for name, each in value.items():
             if name not in parts:
-                return name
+                return str(name)
             if (inner := new_field(parts[name], each)) is not None:
                 return f"{name}.{inner}"
     elif isinstance(value, list | dict) and t.root in (TypeRoot.ARRAY, TypeRoot.MAP):

@@ -187,6 +187,35 @@ def test_a_batch_that_the_server_refuses_fails_flush_and_everything_after(
     assert at_once.value.code == ErrorCode.DELETION_DISABLED_EXCEPTION
 
 
+@pytest.mark.parametrize(
+    ("options", "overwrites"),
+    [
+        ({"table.delete.behavior": "ignore"}, False), ({"table.merge-engine": "first_row"}, True),
+        ({"table.merge-engine": "aggregation"}, True),
+        ({"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "v"}, True),
+    ],
+)  # fmt: skip
+def test_deletes_that_a_table_ignores_are_told_once(
+    conn: Connection, make_table: MakeTable, options: dict[str, str], overwrites: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = make_table({"id": pa.int32(), "v": pa.int64()}, primary_key=["id"], options=options)
+    table.upsert([{"id": 1, "v": 1}])
+    if overwrites:
+        table.delete([{"id": 9}], merge_mode="overwrite")
+    table.write_changes([{"_change_type": "insert", "id": 1, "v": 1}])
+    assert caplog.text == ""
+    table.write_changes([{"_change_type": "delete", "id": 1, "v": None}])
+    with conn.transaction() as tx:
+        tx.delete(table, [{"id": 1}])
+    with table.writer() as writer:
+        writer.delete({"id": 1})
+    table.delete([{"id": 1}])
+    told = [r.getMessage() for r in caplog.records if "ignores deletes" in r.getMessage()]
+    assert len(told) == 1
+    assert str(table.path) in told[0]
+    assert table.scan().to_arrow().num_rows == 1
+
+
 @own_server
 def test_unreported_errors_surface_when_the_connection_closes(make_table: MakeTable, bootstrap: str) -> None:
     table = make_table({"id": pa.int32()}, primary_key=["id"], options={"table.delete.behavior": "DISABLE"})

@@ -13,8 +13,10 @@ Encoders are created once per table; they hold no state of a write and are share
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -337,8 +339,16 @@ APPEND, UPSERT, DELETE, CHANGES = "append", "upsert", "delete", "write_changes"
 NULLING_UPSERT = "upsert(missing='null')"
 """An upsert that sets the columns that the data lacks to null."""
 
+_LOGGER = logging.getLogger("forebay")
+_TABLES_WARNED_MAX = 1000
 _IS_DELETE = "_is_delete"
 """Behind the columns of a batch of changes: whether a row is a delete."""
+
+
+@lru_cache(_TABLES_WARNED_MAX)
+def _warn_of_ignored_deletes(table: str) -> None:
+    """Warn once of each table."""
+    _LOGGER.warning("forebay: table %s ignores deletes ('table.delete.behavior'): its rows stay as they are", table)
 
 
 class WriteEncoder:
@@ -457,7 +467,7 @@ class WriteEncoder:
                 check_not_null(upserts, [c for c in schema.columns if c.name in upserts.schema.names])
                 yield batch.append_column(_IS_DELETE, pa.array(deletes))
 
-    def keyed(self, operation: str, batch: pa.RecordBatch) -> KeyedRows:
+    def keyed(self, operation: str, batch: pa.RecordBatch, target: WriteTarget) -> KeyedRows:
         """Return the keys, and the rows if needed, of `batch` for upserts, deletes, or a mix of both (`CHANGES`).
 
         The last column of a batch of changes says which rows are deletes. Raises `InvalidRequest` for a log table.
@@ -467,8 +477,17 @@ class WriteEncoder:
             raise InvalidRequest(f"table {self.info.path} has no primary key")
         if operation == CHANGES:
             deletes = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
+            if deletes.any():
+                self._tell_of_ignored_deletes(target)
             return kv.changes(batch.drop_columns([_IS_DELETE]), deletes)
-        return kv.deletes(batch) if operation == DELETE else kv.upserts(batch)
+        if operation == DELETE:
+            self._tell_of_ignored_deletes(target)
+            return kv.deletes(batch)
+        return kv.upserts(batch)
+
+    def _tell_of_ignored_deletes(self, target: WriteTarget) -> None:
+        if self.info.descriptor.delete_behavior == "ignore" and not target.overwrite:
+            _warn_of_ignored_deletes(str(self.info.path))
 
     def log_pieces(self, batch: pa.RecordBatch) -> Iterable[Piece]:
         if self._log is None:

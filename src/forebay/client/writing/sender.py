@@ -175,7 +175,7 @@ class Sender:
                     if bucket is not None:
                         pieces = (p if p.bucket is not None else p._replace(bucket=bucket) for p in pieces)
                 else:
-                    pieces = encoder.kv_pieces([encoder.keyed(operation, batch)])
+                    pieces = encoder.kv_pieces([encoder.keyed(operation, batch, target)])
                 self.submit(info, target, pieces, tracker)
                 if tracker.error is not None:
                     break

@@ -218,7 +218,7 @@ class TableWriter:
                         pieces = encoder.log_pieces(batch)
                         self._sender.submit(info, segment.target, pieces, self._tracker, wait)
                     else:
-                        run.append(encoder.keyed(segment.operation, batch))
+                        run.append(encoder.keyed(segment.operation, batch, segment.target))
                     rows_left -= batch.num_rows
                 is_last = place == len(segments) - 1 or segments[place + 1].target != segment.target
                 if run and is_last:
