@@ -374,6 +374,94 @@ def test_statements_of_others_read_no_settings_and_call_no_functions_of_the_mach
         SqlDatabase(None, {}).execution(settings=CLOSED_IN).run(statement)
 
 
+def _built_in_views() -> list[tuple[str, str]]:
+    rows = duckdb.connect().execute("SELECT schema_name, view_name FROM duckdb_views() WHERE internal").fetchall()
+    return [(schema, view) for schema, view in rows if schema != "information_schema"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "FROM {}",
+        "TABLE {}",
+        "SUMMARIZE {}",
+        "DESCRIBE {}",
+        "SUMMARIZE SELECT * FROM {}",
+        "SELECT * FROM (DESCRIBE {})",
+        "EXPLAIN ANALYZE SELECT * FROM {}",
+        "SELECT * FROM range(2) r JOIN {} t ON true",
+        "SELECT (SELECT count(*) FROM {})",
+        "WITH t AS (FROM {}) FROM t",
+        "PIVOT {} ON name IN (1) USING count(*)",
+        "INSERT INTO sales.items SELECT * FROM {}",
+    ],
+)
+def test_statements_of_others_read_no_view_of_duckdb(statement: str) -> None:
+    database = SqlDatabase(None, {})
+    views = _built_in_views()
+    assert ("pg_catalog", "pg_settings") in views
+    for schema, view in views:
+        names = [view, f'"{view.upper()}"', f"{schema}.{view}", f"system.{schema}.{view}", f"system.{view}"]
+        for name in names if statement == "FROM {}" else names[:1]:
+            with pytest.raises(UnsupportedOperation, match="a view of DuckDB, cannot be read here, only"):
+                database.execution(settings=CLOSED_IN).run(statement.format(name))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SHOW secret_directory",
+        "SHOW 'secret_directory'",
+        "SELECT * FROM (SHOW Temp_Directory)",
+        "WITH t AS (FROM (SHOW secret_directory)) FROM t",
+        "SELECT json_serialize_plan('SELECT current_setting(''secret_directory'')', optimize := true)",
+    ],
+)
+def test_statements_of_others_read_no_settings_by_other_ways(statement: str) -> None:
+    with pytest.raises((UnsupportedOperation, InvalidRequest), match=r"cannot be (read|called) here, only|not SQL"):
+        SqlDatabase(None, {}).execution(settings=CLOSED_IN).run(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT (WITH pg_settings AS (SELECT 1 AS name) SELECT name FROM pg_settings), (SELECT 1 FROM pg_settings)",
+        "WITH pg_settings AS (FROM pg_settings) FROM pg_settings",
+        "WITH a AS (FROM pg_settings), pg_settings AS (SELECT 1) FROM a",
+        "WITH RECURSIVE pg_settings AS (SELECT name FROM pg_settings UNION ALL SELECT name FROM pg_settings) "
+        "FROM pg_settings",
+    ],
+)
+@pytest.mark.parametrize("namespace", [(None, None), ("lake", "sales")])
+def test_a_common_table_opens_the_view_of_its_name_nowhere_else(statement: str, namespace: Any) -> None:
+    with pytest.raises(UnsupportedOperation, match="a view of DuckDB, cannot be read here, only"):
+        SqlDatabase(None, {}).execution(settings=CLOSED_IN, namespace=namespace).run(statement)
+
+
+def test_tables_of_the_user_may_be_called_as_a_view_of_duckdb(tmp_path: Path) -> None:
+    lake = forebay.paimon.Catalog.open(tmp_path)
+    lake.create_database("sales")
+    rows = pa.table({"name": ["mine"]})
+    lake.create_table("sales.pg_settings", rows.schema).append(rows)
+    database = SqlDatabase(None, {"lake": lake})
+    for name in ("sales.pg_settings", 'sales."pg_settings"', "lake.sales.pg_settings", "pg_settings"):
+        namespace = (None, None) if "." in name else ("lake", "sales")
+        for statement in (
+            f"SELECT name FROM {name}",
+            f"WITH t AS (SELECT name FROM {name}) FROM t",
+            f"WITH pg_tables AS (SELECT name FROM {name}) SELECT name FROM (SELECT * FROM PG_tables)",
+            f"SELECT a.name FROM {name} a JOIN {name} b USING (name)",
+        ):
+            with database.execution(settings=CLOSED_IN, namespace=namespace).run(statement) as result:
+                assert result.to_arrow().to_pylist() == [{"name": "mine"}]
+        for statement in (f"DESCRIBE {name}", f"SUMMARIZE {name}", "FROM information_schema.tables", "SHOW timezone"):
+            with database.execution(settings=CLOSED_IN, namespace=namespace).run(statement) as result:
+                assert result.schema.names
+    statement = "WITH RECURSIVE pg_am AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM pg_am WHERE n < 3) FROM pg_am"
+    with database.execution(settings=CLOSED_IN).run(statement) as result:
+        assert result.to_arrow().num_rows == 3
+
+
 def test_statements_of_others_may_compute() -> None:
     for statement, rows in (
         ("SELECT current_setting('TimeZone')", [("UTC",)]),

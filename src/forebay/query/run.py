@@ -87,7 +87,8 @@ CLOSED_IN = {
     "lock_configuration": "true",
 }
 """Settings for statements of others: SQL can name files, addresses, extensions and settings, and may use none of them.
-With them, a statement may read few settings and call few table functions (`Statement.check_closed`)."""
+With them, a statement may read few settings and views of DuckDB, and call few table functions
+(`Statement.check_closed`)."""
 
 
 class SqlDatabase:
@@ -223,8 +224,23 @@ class Execution:
     def _parsed(self, text: str) -> Statement:
         statement = parse(self._duckdb, self._own, text)
         if self._is_closed_in:
-            statement.check_closed()
+            own = self._own_names(statement)
+            statement.check_closed(lambda name: self._is_own(name, own) and self._is_built_in(name))
         return statement
+
+    def _own_names(self, statement: Statement) -> Collection[str]:
+        """Names of the statement's common table expressions and data, in lower case: names in DuckDB have no case."""
+        return {each.lower() for each in (*statement.common_tables, *self._data)}
+
+    def _is_built_in(self, name: TableName) -> bool:
+        table = name.parts[-1].lower()
+        return table in self._built_in and table not in {each.lower() for each in self._data}
+
+    @cached_property
+    def _built_in(self) -> frozenset[str]:
+        """The names of DuckDB's own views."""
+        rows = self._own.execute("SELECT view_name FROM duckdb_views() WHERE internal").fetchall()
+        return frozenset(row[0].lower() for row in rows)
 
     def _run(self, text: str, parameters: Any, insert: bool) -> Result:
         statement = self._parsed(text)
@@ -303,7 +319,7 @@ class Execution:
 
     def _with_views(self, statement: Statement, find: Callable[[Sequence[TableName]], Mapping[TableName, Any]]) -> str:
         """Make views of all tables that the statement reads; return it with earlier states as views, too."""
-        own = {*statement.common_tables, *self._data}
+        own = self._own_names(statement)
         references = [each for each in statement.references if not self._is_own(each.name, own)]
         names = dict.fromkeys(reference.name for reference in references if reference.at is None)
         for name, scan in find(list(names)).items():
@@ -327,7 +343,7 @@ class Execution:
 
     def _is_own(self, name: TableName, own: Collection[str]) -> bool:
         if len(name.parts) == 1 and self._namespace[1] is not None:
-            return name.parts[0] in own
+            return name.parts[0].lower() in own
         return self._tables.is_own(name)
 
     def _pinned(self, names: Sequence[TableName]) -> dict[TableName, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -86,31 +86,51 @@ class Statement:
             elif isinstance(node, list):
                 pending += node
 
-    def check_closed(self) -> None:
-        """Raise `UnsupportedOperation` for functions that read the process and its machine, and not tables.
+    def check_closed(self, is_built_in: Callable[[TableName], bool]) -> None:
+        """Raise `UnsupportedOperation` for statements that read the process and its machine, and not tables.
 
-        Table functions and settings go by lists of those that are allowed: extensions bring further ones.
+        `is_built_in` says whether a name that no common table expression takes is one of DuckDB's own views. Views,
+        table functions and settings go by lists of those that are allowed: extensions and releases bring further ones.
         """
-        pending = [self.tree]
-        while pending:
-            node = pending.pop()
-            if isinstance(node, list):
-                pending += node
-            if not isinstance(node, dict):
-                continue
-            pending += node.values()
-            name = str(node.get("function_name", "")).lower()
-            if node.get("type") == "TABLE_FUNCTION":
+        for node, common in self._scopes():
+            kind = node.get("type")
+            if kind == "TABLE_FUNCTION":
                 called = str(node["function"].get("function_name", "")).lower()
                 if called not in _TABLE_FUNCTIONS:
                     raise UnsupportedOperation(
                         f"the table function {called} cannot be called here, only {', '.join(sorted(_TABLE_FUNCTIONS))}"
                     )
-            if name == "current_setting" and (setting := _setting_name(node)) not in _SETTINGS:
-                raise UnsupportedOperation(
-                    f"the setting {setting or 'of a computed name'} cannot be read here, only "
-                    f"{', '.join(sorted(_SETTINGS))}"
-                )
+            elif kind == "BASE_TABLE":
+                name = TableReference(node).name
+                is_common = len(name.parts) == 1 and name.parts[0].lower() in common
+                if not is_common and is_built_in(name) and not _is_open_view(name):
+                    raise UnsupportedOperation(
+                        f"{name}, a view of DuckDB, cannot be read here, only information_schema: SHOW TABLES lists "
+                        "the tables"
+                    )
+            elif kind == "SHOW_REF":
+                _check_shown(node)
+            _check_call(node)
+
+    def _scopes(self) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+        """All objects of the tree, each with the common table expressions that it can name, in lower case.
+
+        The query of one sees those before it. The recursive part of one sees itself, too.
+        """
+        pending: list[tuple[Any, frozenset[str]]] = [(self.tree, frozenset())]
+        while pending:
+            node, common = pending.pop()
+            if isinstance(node, list):
+                pending += ((part, common) for part in node)
+            if not isinstance(node, dict):
+                continue
+            for each in (node.get("cte_map") or {}).get("map", ()):
+                pending.append((each["value"], common))
+                common |= {each["key"].lower()}
+            yield node, common
+            pending += ((part, common) for key, part in node.items() if key not in ("cte_map", "right"))
+            own = {node["cte_name"].lower()} if node.get("type") == "RECURSIVE_CTE_NODE" else set[str]()
+            pending.append((node.get("right"), common | own))
 
     @property
     def common_tables(self) -> Iterator[str]:
@@ -141,6 +161,40 @@ _TABLE_FUNCTIONS = frozenset(
 
 _SETTINGS = frozenset({"calendar", "default_null_order", "default_order", "memory_limit", "threads", "timezone"})
 """Settings that say nothing of the machine's files and users."""
+
+
+_OPEN_SCHEMA = "information_schema"
+"""The schema of views that list what a statement's own DuckDB has: the tables that the statement names."""
+
+_SHOWN = frozenset({"databases", "schemas", "tables", "variables", "__show_tables_expanded"})
+"""What SHOW lists of a statement's own DuckDB."""
+
+
+def _is_open_view(name: TableName) -> bool:
+    return len(name.parts) > 1 and name.parts[-2].lower() == _OPEN_SCHEMA
+
+
+def _check_shown(node: dict[str, Any]) -> None:
+    """Refuse SHOW of a setting, or of anything else that is no query's columns."""
+    name = str(node.get("table_name") or "").strip('"').lower()
+    if node.get("query") is not None or node.get("show_type") == "SHOW_FROM":
+        return
+    if name not in (_SHOWN if node.get("show_type") == "SHOW_SPECIAL" else _SETTINGS):
+        raise UnsupportedOperation(
+            f"the setting {name} cannot be read here, only {', '.join(sorted(_SETTINGS))}; DESCRIBE shows the columns "
+            "of a table"
+        )
+
+
+def _check_call(node: dict[str, Any]) -> None:
+    """Refuse calls that read a setting, or bind a statement that is a text, and so was not checked."""
+    name = str(node.get("function_name", "")).lower()
+    if name == "json_serialize_plan":
+        raise UnsupportedOperation(f"the function {name} cannot be called here, only EXPLAIN shows a plan")
+    if name == "current_setting" and (setting := _setting_name(node)) not in _SETTINGS:
+        raise UnsupportedOperation(
+            f"the setting {setting or 'of a computed name'} cannot be read here, only {', '.join(sorted(_SETTINGS))}"
+        )
 
 
 def _setting_name(call: Any) -> str:
