@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -460,6 +461,36 @@ def test_tables_of_the_user_may_be_called_as_a_view_of_duckdb(tmp_path: Path) ->
     statement = "WITH RECURSIVE pg_am AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM pg_am WHERE n < 3) FROM pg_am"
     with database.execution(settings=CLOSED_IN).run(statement) as result:
         assert result.to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [
+        lambda n: "SELECT " + "+".join(["1"] * n),
+        lambda n: "SELECT " + "||".join(["'a'"] * n),
+        lambda n: "SELECT " + "abs(" * n + "1" + ")" * n,
+        lambda n: "SELECT " + "[" * n + "1" + "]" * n,
+        lambda n: "SELECT " + "{'a':" * n + "1" + "}" * n,
+        lambda n: "SELECT " + "CASE WHEN false THEN 1 ELSE " * n + "1" + " END" * n,
+        lambda n: "FROM " + "(FROM " * n + "(SELECT 1)" + ")" * n,
+        lambda n: " UNION ALL ".join(["SELECT 1"] * n),
+        lambda n: "SELECT 1 WHERE " + " OR ".join(f"1={i}" for i in range(n)),
+        lambda n: "EXPLAIN SELECT " + "+".join(["1"] * n),
+        lambda n: "SELECT 1 FROM sales.items AT (VERSION => " + "+".join(["1"] * n) + ")",
+    ],
+)
+def test_statements_of_any_depth_run_or_are_refused(nested: Callable[[int], str], tmp_path: Path) -> None:
+    database = SqlDatabase(None, {"lake": forebay.paimon.Catalog.open(tmp_path)})
+    for depth in (20, 60, 70, 100, 250, 400, 900, 2000):
+        with suppress(NotFound):  # sales.items, of a statement that is not too deep
+            fault = ""
+            try:
+                database.execution().describe(nested(depth))
+                database.execution().run(nested(depth)).to_arrow()
+            except InvalidRequest as e:
+                fault = str(e)
+            assert fault == "" or re.search("nested too deeply|depth", fault)
+            assert depth > 20 or fault == ""
 
 
 def test_statements_of_others_may_compute() -> None:

@@ -431,6 +431,10 @@ class Execution:
                     f"{self._tables.resembling(unknown[1])}"
                 ) from e
             raise InvalidRequest(_in_sql(_of_target(str(e), self._target))) from e
+        except pa.ArrowInvalid as e:
+            if "Recursion level" not in str(e):
+                raise
+            raise InvalidRequest("the result is nested too deeply: Arrow allows types of at most 64 levels") from e
 
 
 def _scannable(rows: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -255,7 +256,9 @@ def _unquoted(name: str) -> str:
 
 def _tree(connection: Any, text: str) -> Any:
     """The tree of a SELECT. Raises `InvalidRequest` if `text` is none (such as a SELECT with RETURNING)."""
-    tree = json.loads(connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()[0][0])
+    serialized = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()[0][0]
+    with _limited_depth():
+        tree = json.loads(serialized)
     if tree.get("error"):
         raise InvalidRequest(f"not a query: {tree.get('error_message')}")
     return tree
@@ -263,8 +266,22 @@ def _tree(connection: Any, text: str) -> Any:
 
 def text_of(connection: Any, tree: Any) -> str:
     """The SQL text of a tree."""
-    text: str = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]).fetchall()[0][0]
+    with _limited_depth():
+        serialized = json.dumps(tree)
+    text: str = connection.execute("SELECT json_deserialize_sql(?::JSON)", [serialized]).fetchall()[0][0]
     return text
+
+
+@contextmanager
+def _limited_depth() -> Iterator[None]:
+    """Refuse a statement that is too deep for the module json, before DuckDB's own limit is reached."""
+    try:
+        yield
+    except RecursionError as e:
+        raise InvalidRequest(
+            "the statement is nested too deeply: operators in a row (a || b || ...), calls and subqueries may have a "
+            "few hundred levels. Use IN (...), a function of a list, or several statements"
+        ) from e
 
 
 def value_of(connection: Any, expression: Any) -> Any:
