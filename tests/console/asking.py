@@ -27,8 +27,13 @@ class Answer:
         return self.status, found["kind"], found["message"]
 
 
-def ask(app: Any, method: str, url: str, body: Any = None, headers: Any = None, **query: Any) -> Answer:
-    """The answer to a request. A POST or DELETE has the headers of the console's own page; `headers` override them."""
+def ask(
+    app: Any, method: str, url: str, body: Any = None, headers: Any = None, *, leaves: bool = False, **query: Any
+) -> Answer:
+    """The answer to a request. A POST or DELETE has the headers of the console's own page; `headers` override them.
+
+    A client that `leaves` closes its connection after the body, of which more should follow.
+    """
     own = {"host": "127.0.0.1:9130"}
     if method not in ("GET", "HEAD"):
         own |= {"origin": ORIGIN, "x-forebay-console": "1"}
@@ -42,7 +47,8 @@ def ask(app: Any, method: str, url: str, body: Any = None, headers: Any = None, 
     }  # fmt: skip
     answer = Answer()
     content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    received = iter([{"type": "http.request", "body": content, "more_body": False}])
+    messages: list[dict[str, Any]] = [{"type": "http.request", "body": content, "more_body": leaves}]
+    received = iter([*messages, {"type": "http.disconnect"}] if leaves else messages)
 
     async def receive() -> Any:
         for message in received:

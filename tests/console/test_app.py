@@ -85,6 +85,20 @@ def test_names_and_addresses_that_a_console_for_other_machines_answers_to() -> N
     assert "--allow-host" in str(doors.refusal("GET", {"host": "evil.example"}))
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["/api/sql", "/api/session", "/api/tasks/cancel", "/api/lake/sales/orders/orphans", "/api/work/snapshots/release"],
+)
+def test_a_client_that_leaves_in_its_request_is_no_failure(
+    console: Console, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(Visitors(SYSTEM_CLOCK, console), Doors.of("127.0.0.1"), allow_changes=True)
+    with caplog.at_level("DEBUG", "forebay"):
+        answer = ask(app, "POST", url, b'{"statement": ', leaves=True)
+    assert answer.status == 499
+    assert [(each.levelname, each.exc_info) for each in caplog.records] == [("DEBUG", None)]
+
+
 # ---- sessions -------------------------------------------------------------------------------------------------------
 
 

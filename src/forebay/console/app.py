@@ -17,7 +17,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
@@ -83,6 +83,9 @@ _STATUS = {
     "access_denied": 403, "already_exists": 409, "conflict": 409, "invalid": 400, "limit": 429, "not_found": 404,
     "unavailable": 503, "unsupported": 501,
 }  # fmt: skip
+_CLIENT_LEFT = 499
+"""The status that nginx logs for such requests; HTTP has none."""
+
 _BODY_MAX = 256 << 10
 _GONE_SECONDS = 0.2
 """How often a request that waits looks whether its page is still there."""
@@ -118,6 +121,7 @@ def make_app(visitors: Visitors, doors: Doors, *, allow_changes: bool = False, c
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_Guard, doors=doors)])
     app.add_exception_handler(ForebayError, _error_response)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _broken)
     app.add_exception_handler(404, _nothing_here)
     app.add_exception_handler(405, _nothing_here)
@@ -167,6 +171,12 @@ def _error(status: int, kind: str, message: str) -> Response:
 async def _error_response(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ForebayError)
     return _error(_STATUS.get(error.kind, 500), error.kind, error.message)
+
+
+async def _left(request: Request, _error_of_starlette: Exception) -> Response:
+    """The answer to a client that has closed its connection before the end of its request. It is not sent."""
+    _LOGGER.debug("the client of %s %s left before the end of its request", request.method, request.url.path)
+    return Response(status_code=_CLIENT_LEFT)
 
 
 async def _broken(request: Request, error: Exception) -> Response:
