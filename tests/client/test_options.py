@@ -112,6 +112,22 @@ def test_writes_are_idempotent_by_default_and_not_where_that_is_impossible() -> 
     assert not make_settings("h:1", options={"writer_retries": 0}).idempotent
 
 
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("http://127.0.0.1:9123", "write '127.0.0.1:9123', without 'http://'"),
+        ("a:1,https://there", "write 'there', without 'https://'"),
+        ("fluss://there:9123/db", "write 'there:9123', without 'fluss://'"),
+        ("grpc://[::1]:9123", r"write '\[::1\]:9123', without 'grpc://'"),
+        ("there:9123/", "write 'there:9123', without '/'"),
+        ("http://", "write 'host:port', without 'http://'"),
+    ],
+)
+def test_an_address_with_a_scheme_or_a_path_is_refused_with_what_to_write(url: str, remedy: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"is not a server address: {remedy}"):
+        parse_addresses(url)
+
+
 def test_addresses() -> None:
     assert parse_addresses("a:1, b:2") == (Address("a", 1), Address("b", 2))
     assert parse_addresses("[::1]:5") == (Address("::1", 5),)

@@ -278,6 +278,13 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     for part in text.split(","):
         if not part.strip():
             continue
+        scheme, slashes, rest = part.strip().rpartition("://")
+        place = rest.partition("/")[0]
+        if slashes or place != rest:
+            raise InvalidRequest(
+                f"{part.strip()!r} is not a server address: write {place or 'host:port'!r}, without "
+                f"{scheme + slashes if slashes else rest[len(place) :]!r}"
+            )
         host, colon, port = part.strip().rpartition(":")
         if not colon or port.endswith("]"):
             host, port = part.strip(), str(DEFAULT_PORT)
