@@ -9,6 +9,7 @@ import pytest
 
 from forebay.base.errors import InvalidRequest
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
+from forebay.cli.main import main
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -57,3 +58,13 @@ def test_a_password_file_may_begin_with_a_byte_order_mark_and_has_to_be_text(tmp
     with pytest.raises(InvalidRequest, match=r"password file .* is not text in UTF-8: see byte 7") as refused:
         password_of(parsed("--user", "u", "--password-file", str(file)))
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("command", ["sql", "flight", "create", "load", "export", "console"])
+def test_the_help_promises_a_lake_alone_where_no_server_is_needed(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("without -b, only its tables are available" in shown) == (command != "console")

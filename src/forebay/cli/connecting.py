@@ -82,12 +82,13 @@ def connected(options: argparse.Namespace) -> Iterator[Connection]:
 # ---- tables of a server or of lakes, by the names of SQL ------------------------------------------------------------
 
 
-def add_place_arguments(parser: argparse.ArgumentParser) -> None:
+def add_place_arguments(parser: argparse.ArgumentParser, *, server_required: bool = False) -> None:
     """Add what `add_connection_arguments` does, `-w` and `--lake`."""
-    add_connection_arguments(parser, required=False)
+    add_connection_arguments(parser, required=server_required)
+    alone = "" if server_required else "; without -b, only its tables are available"
     parser.add_argument(
         "-w", "--warehouse", metavar="WHERE", default=setting("warehouse"),
-        help="a Paimon warehouse, whose tables are lake.database.table; without -b, only its tables are available",
+        help=f"a Paimon warehouse, whose tables are lake.database.table{alone}",
     )  # fmt: skip
     parser.add_argument(
         "--lake", action="append", default=[], metavar="NAME=WHERE",

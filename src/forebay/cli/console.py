@@ -20,7 +20,6 @@ from forebay.base.http_names import is_loopback
 from forebay.base.quantity import parse_duration_ms, parse_memory_bytes
 from forebay.cli.connecting import add_place_arguments, lake_options_of, lakes_of, password_of
 from forebay.cli.logs import add_log_arguments, configure_logs
-from forebay.cli.settings import setting
 
 if TYPE_CHECKING:
     from forebay.console.visitors import Visitors
@@ -28,9 +27,11 @@ if TYPE_CHECKING:
 PORT = 9130
 _TOKEN_VARIABLE = "FOREBAY_CONSOLE_TOKEN"
 
-_EPILOG = f"""The page is for this machine, and changes nothing. It needs no other host. It logs in to the server as
---user; without that, and where the server asks for a login, each visitor logs in. With --host other than loopback, or
-with --user, visitors need the token in the address that is printed; ${_TOKEN_VARIABLE} sets one that stays.
+_EPILOG = f"""The page shows a server and adds the lakes of -w and --lake to it; `forebay sql -w` and
+`forebay flight -w` read lakes without a server. The page is for this machine, and changes nothing. It needs no other
+host. It logs in to the server as --user; without that, and where the server asks for a login, each visitor logs in.
+With --host other than loopback, or with --user, visitors need the token in the address that is printed;
+${_TOKEN_VARIABLE} sets one that stays.
 
 examples:
   forebay console -b 127.0.0.1:9123 --open
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     """Declare the options of `forebay console`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    add_place_arguments(parser)
+    add_place_arguments(parser, server_required=True)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     parser.add_argument(
         "--port",
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     from forebay.query.tables import opened_lake
 
     configure_logs(options)
-    server = options.bootstrap_servers or setting("bootstrap-servers")
+    server = options.bootstrap_servers
     warehouses = {name: opened_lake(where) for name, where in lakes_of(options).items()}
     lake = lake_options_of(options)
     memory, seconds = parse_memory_bytes(options.query_memory), parse_duration_ms(options.query_timeout) / 1000
