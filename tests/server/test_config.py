@@ -8,7 +8,8 @@ import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.server import config
-from forebay.server.config import server_config
+from forebay.server.config import check_warehouse, read_settings_file, server_config
+from forebay.server.embedded import EmbeddedServer
 from forebay.server.fluss_settings import NO_EFFECT, UNSERVED
 
 
@@ -95,6 +96,60 @@ def test_settings_of_another_lake_than_the_chosen_one_are_refused() -> None:
     assert not server_config("/data").lake.enabled
     with pytest.raises(InvalidRequest, match=r"'datalake\.iceberg\.warehouse' is not one of lake format 'paimon'"):
         server_config("/data", settings={**settings, "datalake.iceberg.warehouse": "/lake"})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"datalake.paimon.warehouse": "/lake"},
+        {"datalake.iceberg.s3.access-key": "k"},
+        {"datalake.paimon.warehouse": "/lake", "datalake.enabled": "false"},
+    ],
+)
+def test_settings_of_a_lake_without_a_format_are_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match=r"setting 'datalake\.\w+\..*' has no effect without 'datalake\.format'"):
+        server_config("/data", settings=settings)
+
+
+@pytest.mark.parametrize("misspelled", ["", "warehous", "Warehouse", "ware-house"])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("paimon", {}),
+        ("paimon", {"metastore": "jdbc", "uri": "jdbc:sqlite:x"}),
+        ("iceberg", {}),
+        ("iceberg", {"type": "sql", "uri": "sqlite:///x"}),
+    ],
+)
+def test_a_lake_that_needs_a_warehouse_and_has_none_is_refused(
+    name: str, more: dict[str, str], misspelled: str, tmp_path: Path
+) -> None:
+    options = {**more, "s3.access-key": "k", **({misspelled: "/lake"} if misspelled else {})}
+    settings = {"datalake.format": name, **{f"datalake.{name}.{key}": value for key, value in options.items()}}
+    hint = rf"; 'datalake\.{name}\.{misspelled}' is set, which may be a misspelling" if misspelled else ""
+    fault = rf"'datalake\.{name}\.warehouse' is missing.*URI{hint}"
+    with pytest.raises(InvalidRequest, match=fault), EmbeddedServer(tmp_path, settings=settings):
+        pass
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"datalake.format": "paimon", "datalake.paimon.metastore": "hive", "datalake.paimon.uri": "thrift://h:9083"},
+        {"datalake.format": "paimon", "datalake.paimon.warehouse": "/lake", "datalake.paimon.anything.else": "x"},
+        {"datalake.format": "iceberg", "datalake.iceberg.type": "rest", "datalake.iceberg.uri": "http://h:8181"},
+        {"datalake.format": "iceberg", "datalake.iceberg.catalog-impl": "org.example.Catalog"},
+    ],
+)
+def test_a_lake_whose_catalog_may_know_its_warehouse_is_not_refused(settings: dict[str, str]) -> None:
+    check_warehouse(server_config("/data", settings=settings))
+
+
+def test_a_setting_that_a_file_has_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text("kv.engine: lmdb\n# kv.engine: memory\n\nkv.engine = lmdb\n")
+    with pytest.raises(InvalidRequest, match=r"line 4 of .*server\.yaml sets 'kv\.engine' again, after line 1"):
+        read_settings_file(file)
 
 
 def test_folders_stay_where_they_were_said_and_clients_get_absolute_ones(

@@ -65,12 +65,14 @@ def resolved(key: str, text: str) -> str:
     return settings[name]
 
 
-def settings_of(path: str | Path) -> dict[str, str]:
+def settings_of(path: str | Path, *, unique: bool = False) -> dict[str, str]:
     """Settings from a file of `key: value` (Fluss's server.yaml) or `key = value` lines; '#' begins a comment.
 
-    Raises `InvalidRequest` naming the line that cannot be read, `OSError` and `UnicodeDecodeError`.
+    The last line of a key counts, unless keys must be `unique`. Raises `InvalidRequest` naming the line that cannot be
+    read, `OSError` and `UnicodeDecodeError`.
     """
     settings: dict[str, str] = {}
+    lines: dict[str, int] = {}
     for number, line in enumerate(Path(path).read_text(encoding=UTF_8).splitlines(), start=1):
         text = re.sub(r"(^|\s)#.*$", "", line)
         if not text.strip():
@@ -78,7 +80,12 @@ def settings_of(path: str | Path) -> dict[str, str]:
         match = _LINE.match(text)
         if match is None:  # the line is not shown: it may contain a secret
             raise InvalidRequest(f"line {number} of {path} is not 'key: value'", ErrorCode.CONFIG_EXCEPTION)
-        settings[match[1]] = _unquoted(match[2])
+        if unique and match[1] in settings:
+            raise InvalidRequest(
+                f"line {number} of {path} sets '{match[1]}' again, after line {lines[match[1]]}: keep one of them",
+                ErrorCode.CONFIG_EXCEPTION,
+            )
+        settings[match[1]], lines[match[1]] = _unquoted(match[2]), number
     return settings
 
 

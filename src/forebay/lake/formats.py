@@ -55,3 +55,11 @@ def datalake_options(settings: Mapping[str, str], name: str) -> dict[str, str]:
     """The options of format `name` in a cluster's settings: those with the prefix `datalake.<name>.`, without it."""
     prefix = f"datalake.{name.lower()}."
     return {key[len(prefix) :]: value for key, value in settings.items() if key.startswith(prefix)}
+
+
+def needs_warehouse(name: str, options: Mapping[str, str]) -> bool:
+    """Whether a lake cannot be opened without the option `warehouse`; other catalogs may know their own."""
+    if name.lower() == "paimon":
+        return options.get("metastore", "filesystem") in ("filesystem", "jdbc")
+    has_own_catalog = not options.keys().isdisjoint({"catalog-type", "catalog-impl", "py-catalog-impl"})
+    return name.lower() == "iceberg" and not has_own_catalog and options.get("type", "sql").lower() in ("sql", "jdbc")

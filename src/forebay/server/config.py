@@ -8,6 +8,7 @@ the nearest names.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 import socket
@@ -40,7 +41,7 @@ from forebay.base.options import (
 from forebay.kv.engines import AUTO, parse_engine
 from forebay.kv.scanner import ScannerLimits
 from forebay.kv.table_snapshots import TableSnapshotLimits
-from forebay.lake.formats import datalake_options
+from forebay.lake.formats import datalake_options, needs_warehouse
 from forebay.lake.public_options import HIDDEN
 from forebay.log.config import LogConfig
 from forebay.metadata.table_options import lake_format_name
@@ -544,14 +545,18 @@ def server_config(
 
 def _check_lake(config: ServerConfig) -> None:
     name = config.value("datalake.format")
-    if name is None:
-        if config.value("datalake.enabled"):
-            raise InvalidRequest(
-                "setting 'datalake.enabled' is true, so 'datalake.format' must be set", ErrorCode.CONFIG_EXCEPTION
-            )
-        return
+    if name is None and config.value("datalake.enabled"):
+        raise InvalidRequest(
+            "setting 'datalake.enabled' is true, so 'datalake.format' must be set", ErrorCode.CONFIG_EXCEPTION
+        )
     for key in config.settings:
         lake = _LAKE_SETTING.fullmatch(key)
+        if lake is not None and name is None:
+            raise InvalidRequest(
+                f"setting '{key}' has no effect without 'datalake.format': set that to '{lake[1]}', too (with "
+                "'datalake.enabled' = 'false', to have no lake for now)",
+                ErrorCode.CONFIG_EXCEPTION,
+            )
         if lake is not None and lake[1] != name:
             raise InvalidRequest(
                 f"setting '{key}' is not one of lake format '{name}', which 'datalake.format' chooses",
@@ -574,6 +579,20 @@ def _check_client_keys(config: ServerConfig) -> None:
             raise InvalidRequest(
                 f"of the keys for clients 'store.client.{name}' is missing", ErrorCode.CONFIG_EXCEPTION
             )
+
+
+def check_warehouse(config: ServerConfig) -> None:
+    """Raise `InvalidRequest` if the lake needs a warehouse and has none. Its other options are those of its format."""
+    name = config.value("datalake.format")
+    options = datalake_options(config.settings, name or "")
+    if name is None or options.get("warehouse") or not needs_warehouse(name, options):
+        return
+    close = difflib.get_close_matches("warehouse", list(options), n=1)
+    hint = f"; 'datalake.{name}.{close[0]}' is set, which may be a misspelling of it" if close else ""
+    raise InvalidRequest(
+        f"setting 'datalake.{name}.warehouse' is missing: the lake's directory or URI{hint}",
+        ErrorCode.CONFIG_EXCEPTION,
+    )
 
 
 def _check(key: str, text: str) -> None:
@@ -606,7 +625,7 @@ def read_settings_file(path: str | Path) -> dict[str, str]:
     Values may be indirect (`forebay.base.indirect`). Raises `InvalidRequest` naming the line that cannot be read.
     """
     try:
-        texts = settings_of(path)
+        texts = settings_of(path, unique=True)
     except (OSError, UnicodeDecodeError) as e:
         raise InvalidRequest(f"cannot read the settings file {path}: {e}", ErrorCode.CONFIG_EXCEPTION) from e
     return {key: resolved(key, text) for key, text in texts.items()}

@@ -42,7 +42,7 @@ from forebay.protocol.listeners import (
     parse_listeners,
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
-from forebay.server.config import ServerConfig
+from forebay.server.config import ServerConfig, check_warehouse
 from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, LakeParts, ServerContext, to_its_end
 from forebay.server.counters import ServerCounters
@@ -195,6 +195,8 @@ class ForebayServer:
 
     async def start(self) -> Addresses:
         """Open the data directory, bind the listeners and serve; return the addresses, or release everything."""
+        if self._injected.create_lake_storage is create_lake_storage:
+            check_warehouse(self.config)
         try:
             self._bound = _bind_all(self.config, self._injected.bind)
             self._open_parts()
