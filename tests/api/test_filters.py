@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import forebay.paimon
 from forebay import col
 from forebay.api.filters import SQL_LENGTH_MAX, as_predicate, negated
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import from_arrow_schema
 from forebay.codec.filters import bind, filter_rows
 from forebay.metadata.predicate import Predicate
+from forebay.testing.server import EmbeddedServer
 
 SCHEMA = pa.schema(
     [
@@ -216,3 +219,73 @@ def test_the_rows_are_those_that_duckdb_finds(condition: str) -> None:
 def test_text_searches_have_no_opposite() -> None:
     with pytest.raises(InvalidRequest, match="NOT CONTAINS on column 's'"):
         negated(col("s").contains("x"))
+
+
+# ---- times that are finer than their column -------------------------------------------------------------------------
+
+_TIMES = ["2026-01-31 12:30:00.123", "2026-01-31 12:30:00.124", "1969-12-31 23:59:59.999"]
+_FINER = ["2026-01-31 12:30:00.1235", "2026-01-31 12:30:00.123000001", "1969-12-31 23:59:59.9985", _TIMES[0]]
+_OPERATORS = ["<", "<=", ">", ">=", "=", "!="]
+
+
+def _as_scalar(text: str, zone: str | None) -> pa.Scalar:
+    return pa.scalar(text).cast(pa.timestamp("ns")).cast(pa.timestamp("ns", zone))
+
+
+def _filters(column: str, text: str, zone: str | None) -> Iterator[tuple[str, Any]]:
+    """The same conditions as texts, in Python and as expressions of Arrow, each with its name."""
+    value = _as_scalar(text, zone)
+    values: list[Any] = [value]
+    if value.value % 1000 == 0:
+        values.append(value.cast(pa.timestamp("us", zone)).as_py())
+    for operator in _OPERATORS:
+        yield operator, f"{column} {operator} TIMESTAMP '{text}{'Z' if zone else ''}'"
+        yield operator, f"{column} {operator} '{text}'"
+        for each in values:
+            for one in (col(column), f(column)):
+                yield operator, {
+                    "<": one < each, "<=": one <= each, ">": one > each, ">=": one >= each, "=": one == each,
+                    "!=": one != each,
+                }[operator]  # fmt: skip
+    yield "=", f"{column} IN ('{text}')"
+    yield "!=", f"{column} NOT IN ('{text}')"
+    yield "!=", f"NOT {column} = '{text}'"
+    yield "BETWEEN", f"{column} BETWEEN '{text}' AND '2030-01-01 00:00:00.0000001'"
+    yield "=", col(column).is_in(values)
+
+
+@pytest.fixture(scope="module")
+def timed_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    """A live and a lake table with times in milliseconds."""
+    place = tmp_path_factory.mktemp("times")
+    types = {"a": pa.timestamp("ms"), "b": pa.timestamp("ms", "UTC")}
+    rows = pa.table({name: pa.array(_TIMES).cast(pa.timestamp("ms")).cast(t) for name, t in types.items()})
+    catalog = forebay.paimon.Catalog.open(place / "lake")
+    catalog.create_database("d")
+    with EmbeddedServer(place / "data") as server, forebay.connect(server.bootstrap_servers) as connection:
+        tables = [connection.create_table("fluss.t", rows.schema), catalog.create_table("d.t", rows.schema)]
+        for table in tables:
+            table.append(rows)
+        yield tables
+
+
+@pytest.mark.parametrize("column", ["a", "b"])
+@pytest.mark.parametrize("text", _FINER)
+def test_times_finer_than_their_column_are_compared_exactly(timed_tables: list[Any], column: str, text: str) -> None:
+    zone = "UTC" if column == "b" else None
+    value = _as_scalar(text, zone).value
+    at = {each: _as_scalar(each, zone).value for each in _TIMES}
+    holds: dict[str, Callable[[int], bool]] = {
+        "<": lambda t: t < value, "<=": lambda t: t <= value, ">": lambda t: t > value, ">=": lambda t: t >= value,
+        "=": lambda t: t == value, "!=": lambda t: t != value, "BETWEEN": lambda t: t >= value,
+    }  # fmt: skip
+    for table in timed_tables:
+        for operator, condition in _filters(column, text, zone):
+            found = table.scan(filter=condition).to_arrow()[column].cast(pa.timestamp("ns", zone)).cast(pa.int64())
+            assert sorted(found.to_pylist()) == sorted(t for t in at.values() if holds[operator](t)), condition
+
+
+def test_a_text_that_is_no_time_is_refused_by_its_column(timed_tables: list[Any]) -> None:
+    for table in timed_tables:
+        with pytest.raises(InvalidRequest, match=r"column 'a' is TIMESTAMP\(3\), and '2026-13-01' is not"):
+            table.scan(filter="a < '2026-13-01'").to_arrow()

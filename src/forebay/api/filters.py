@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -261,14 +262,35 @@ def _value(text: str, t: pa.DataType, column: str) -> Any:
     try:
         if pa.types.is_time(t):
             return dt.time.fromisoformat(text)
-        if pa.types.is_timestamp(t) and t.tz and not re.search(r"(Z|[+-]\d\d:?\d\d)$", text):
-            return pa.scalar(text).cast(pa.timestamp(t.unit)).cast(t).as_py()  # without an offset: UTC
+        if pa.types.is_timestamp(t):
+            return _timestamp(text, t)
         return bytes.fromhex(text) if _is_binary(t) else pa.scalar(text).cast(t).as_py()
     except (pa.ArrowException, ValueError) as e:
         from forebay.codec.arrow.arrow_types import sql_fault, sql_name
 
         fault = sql_fault(e, t)
         raise InvalidRequest(f"filter: column '{column}' is {sql_name(t)}, and {text!r} is not: {fault}") from e
+
+
+def _timestamp(text: str, t: pa.DataType) -> Any:
+    """A time of the column's unit, or of a finer one: comparisons take a time between two values of the column.
+
+    Raises the `pa.ArrowException` of the column's unit if the text is no time.
+    """
+    has_no_offset = t.tz and not re.search(r"(Z|[+-]\d\d:?\d\d)$", text)  # it is in UTC
+
+    def parsed(unit: str) -> pa.Scalar:
+        finer = pa.timestamp(unit, t.tz)
+        return pa.scalar(text).cast(pa.timestamp(unit)).cast(finer) if has_no_offset else pa.scalar(text).cast(finer)
+
+    try:
+        return parsed(t.unit).as_py()
+    except pa.ArrowInvalid:
+        with suppress(pa.ArrowInvalid):
+            return parsed("us").as_py()
+        with suppress(pa.ArrowInvalid):
+            return parsed("ns")  # a scalar: datetime has no nanoseconds
+        raise
 
 
 # ---- pyarrow --------------------------------------------------------------------------------------------------------
