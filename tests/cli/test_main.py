@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import subprocess
 import sys
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -108,3 +111,73 @@ def test_input_that_is_no_text_is_a_message_and_no_traceback(
     monkeypatch.setenv("FOREBAY_WAREHOUSE", "/nowhere")
     assert main(["sql"]) == 1
     assert "the input is not text in utf-8: see byte 9 of it" in capsys.readouterr().err
+
+
+# ---- bytes that are no text, and streams that are closed or full ----------------------------------------------------
+
+_SQL = ["sql", "--lake", "none=/nonexistent"]
+_NOT_TEXT = b"x\xff"
+_C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def _ended(
+    words: list[Any], *, stdin: bytes = b"", environment: dict[str, str] | None = None, redirected: str = ""
+) -> tuple[int, str, str]:
+    """The exit code, output and errors of a command, whose streams the shell redirects."""
+    command = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "forebay", *words]
+    ended = subprocess.run(
+        command, input=stdin, capture_output=True, check=False, env={**os.environ, **(environment or {})}
+    )
+    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*_SQL, b"SELECT '\xff'"],
+        ["tables", "-b", _NOT_TEXT],
+        ["describe", _NOT_TEXT],
+        ["scan", "a.b", "--filter", b"a = '\xff'"],
+        ["get", "a.b", b"id=\xff"],
+        ["create", "a.b", b"id INT, \xff INT"],
+        ["load", "a.b", b"/nonexistent/\xff.csv"],
+        ["paimon", "describe", _NOT_TEXT],
+        ["sql", "--lake", b"\xff=/nonexistent", "SELECT 1"],
+        [_NOT_TEXT],
+    ],
+)
+@pytest.mark.parametrize("environment", [{}, _C_LOCALE])
+def test_arguments_that_are_not_utf_8_are_refused(words: list[Any], environment: dict[str, str]) -> None:
+    code, _, errors = _ended(words, environment=environment)
+    assert (code, errors.count("\n")) == (1, 1)
+    assert errors.startswith("forebay: the argument ")
+    assert "is not text in UTF-8" in errors
+
+
+@pytest.mark.parametrize("environment", [{}, _C_LOCALE, {"PYTHONIOENCODING": "ascii:surrogateescape"}])
+def test_statements_are_utf_8_in_any_locale(environment: dict[str, str]) -> None:
+    for words, stdin in (
+        ([*_SQL, "SELECT 'é' AS e", "-o", "json"], b""),
+        ([*_SQL, "-o", "json"], "SELECT 'é' AS e;".encode()),
+    ):
+        code, output, errors = _ended(words, stdin=stdin, environment=environment)
+        assert (code, json.loads(output), errors) == (0, {"e": "é"}, "")
+    code, _, errors = _ended(_SQL, stdin=b"SELECT '\xff';", environment=environment)
+    assert (code, errors) == (1, "forebay: the input is not text in utf-8: see byte 9 of it\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["sql", "--help"], ["config"], [*_SQL, "SELECT 1"]])
+@pytest.mark.parametrize("environment", [{"PYTHONUNBUFFERED": "1"}, {"PYTHONUNBUFFERED": ""}])
+def test_output_that_cannot_be_written_is_an_error(words: list[str], environment: dict[str, str]) -> None:
+    for redirected, message in (
+        (">/dev/full", "No space left on device"),
+        (">&-", "standard output is closed: redirect it, for instance to /dev/null"),
+    ):
+        code, _, errors = _ended(words, environment=environment, redirected=redirected)
+        assert (code, errors) == (1, f"forebay: {message}\n")
+
+
+def test_a_closed_standard_input_has_no_statement() -> None:
+    code, _, errors = _ended(_SQL, redirected="<&-")
+    assert (code, errors.count("\n")) == (1, 1)
+    assert "no statement was given, and standard input is closed" in errors

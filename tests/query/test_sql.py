@@ -493,6 +493,13 @@ def test_statements_of_any_depth_run_or_are_refused(nested: Callable[[int], str]
             assert depth > 20 or fault == ""
 
 
+@pytest.mark.parametrize("text", ["SELECT '\udcff'", "\ud800", "EXPLAIN SELECT 1 AS \udfff", "SHOW TABLES \udcff"])
+def test_a_statement_that_is_no_unicode_text_is_refused(text: str) -> None:
+    for call in ("run", "describe"):
+        with pytest.raises(InvalidRequest, match=r"not Unicode text: see character \d+, '\\ud"):
+            getattr(SqlDatabase(None, {}).execution(), call)(text)
+
+
 def test_statements_of_others_may_compute() -> None:
     for statement, rows in (
         ("SELECT current_setting('TimeZone')", [("UTC",)]),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from forebay.base.allocator import give_back_when_idle
 from forebay.base.errors import ForebayError
 from forebay.cli.parsing import CommandParser
-from forebay.cli.streams import escape_what_does_not_fit
+from forebay.cli.streams import check_words, escape_what_does_not_fit
 
 
 class _Command(NamedTuple):
@@ -100,6 +100,9 @@ def _parser(argv: Sequence[str], *, every: bool = False) -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code (0 success, 1 error, 2 wrong usage, 130 interrupted)."""
+    if sys.stdout is None:  # files that are opened would get its number, and what libraries print
+        print("forebay: standard output is closed: redirect it, for instance to /dev/null", file=sys.stderr)
+        return EXIT_USER_ERROR
     escape_what_does_not_fit(sys.stdout)
     try:
         try:
@@ -123,11 +126,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"forebay: the input is not text in {e.encoding}: see byte {e.start + 1} of it", file=sys.stderr)
         return EXIT_USER_ERROR
     except UnicodeEncodeError as e:
+        if "surrogates" in e.reason:
+            print(f"forebay: {e.object!a} is not text in UTF-8", file=sys.stderr)
+            return EXIT_USER_ERROR
         print(f"forebay: the output's encoding, {e.encoding}, has no {e.object[e.start]!a}", file=sys.stderr)
         return EXIT_USER_ERROR
 
 
 def _run(arguments: Sequence[str]) -> int:
+    check_words(arguments)
     parser = _parser(arguments)
     options = parser.parsed(arguments)
     run: Callable[[argparse.Namespace], int] | None = getattr(options, "run", None)

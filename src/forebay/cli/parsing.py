@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -30,6 +31,10 @@ class CommandParser(argparse.ArgumentParser):
         known = sorted({name for parser in self._parsers() for name in parser._option_string_actions})
         hints = (did_you_mean(word.partition("=")[0], known) for word in unknown if word.startswith("--"))
         self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help, versions and errors. Raises `OSError`, which argparse drops as if all were printed."""
+        (file or sys.stderr).write(message)
 
     def _parsers(self) -> Iterator[CommandParser]:
         yield self

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.cli.connecting import add_place_arguments, place_of
 from forebay.cli.output import Progress, output_argument, print_batches
+from forebay.cli.streams import in_utf8
 from forebay.client.connection import Connection
 
 _EPILOG = """Tables are database.table of the server, and lake.database.table of the warehouse (docs/sql.md).
@@ -48,11 +49,15 @@ def run(options: argparse.Namespace) -> int:
     with place_of(options) as (connection, lakes):
         session = _Session(connection, lakes, options.output, options.limit)
         if options.statement is not None:
-            session.run(options.statement)
+            session.run(in_utf8(options.statement, sys.getfilesystemencoding()))
             return 0
+        if sys.stdin is None:
+            raise InvalidRequest("no statement was given, and standard input is closed: write forebay sql 'SELECT ...'")
         if sys.stdin.isatty():
             return _prompt(session)
-        text = sys.stdin.read().removeprefix("\ufeff")  # as editors of Windows begin a file
+        text = in_utf8(sys.stdin.read(), sys.stdin.encoding).removeprefix(
+            "\ufeff"
+        )  # as editors of Windows begin a file
         try:
             statements = [each.query for each in duckdb.connect().extract_statements(text)]
         except duckdb.Error as e:

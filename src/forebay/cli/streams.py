@@ -1,9 +1,11 @@
-"""Standard output whose encoding cannot hold every text, such as ASCII (`PYTHONIOENCODING=ascii`)."""
+"""Arguments and streams whose encoding cannot hold every text, such as ASCII (`LC_ALL=C`, `PYTHONIOENCODING=ascii`)."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from forebay.base.errors import InvalidRequest
@@ -31,6 +33,27 @@ def exact(text: str, out: Any) -> str:
                 "PYTHONIOENCODING=utf-8, or print JSON"
             ) from e
     return text
+
+
+def in_utf8(text: str, encoding: str | None) -> str:
+    """`text` that Python has read in an encoding, with bytes that this does not have as surrogates, read as UTF-8.
+
+    Raises `UnicodeDecodeError`.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(encoding or "utf-8", "surrogateescape").decode("utf-8")
+    return text
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Raise `InvalidRequest` for arguments that are not UTF-8, whatever the locale: names, filters and paths are."""
+    for word in words:
+        try:
+            in_utf8(word, sys.getfilesystemencoding())
+        except UnicodeError as e:
+            raise InvalidRequest(f"the argument {word!a} is not text in UTF-8") from e
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

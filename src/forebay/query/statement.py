@@ -213,7 +213,12 @@ def _setting_name(call: Any) -> str:
 def parse(duckdb: Any, connection: Any, text: str) -> Statement:
     """The statement. Raises `InvalidRequest` for what is not SQL, `UnsupportedOperation` for other statements."""
     try:
+        text.encode()
         statements = connection.extract_statements(text)
+    except UnicodeEncodeError as e:
+        raise InvalidRequest(
+            f"the statement is not Unicode text: see character {e.start + 1}, {text[e.start]!a}"
+        ) from e
     except duckdb.Error as e:
         raise InvalidRequest(f"not SQL: {e}") from e
     if len(statements) != 1:
