@@ -16,8 +16,10 @@ from tests.client.conftest import MakeTable
 
 
 @pytest.fixture
-def plain(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+def plain(bootstrap: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
     """A connection to an Apache Fluss cluster, or to our server as if it were one: no addition is offered."""
+    for node in conn.admin.server_nodes():  # the tests share this connection: it must learn of the additions before
+        conn.cluster.channel(node)
     begin = NegotiatedVersions.__init__
 
     def without_additions(self: NegotiatedVersions, response: Any) -> None:

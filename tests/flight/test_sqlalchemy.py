@@ -79,11 +79,13 @@ def test_a_reflected_table_is_read_and_inserted_into(engine: sa.Engine) -> None:
         connection.execute(notes.insert().values(id=4, part=2, order="single"))
         found = connection.execute(sa.select(notes).where(notes.c.id < 4).order_by(notes.c.id)).mappings().all()
         assert [dict(row) for row in found] == given
-        like = sa.select(notes.c.id).where(notes.c.order.like("%\\%", escape="\\")).limit(1).offset(0)
+        ours = notes.c.part < 9  # other tests insert rows, too
+        like = sa.select(notes.c.id).where(ours, notes.c.order.like("%\\%", escape="\\")).limit(1).offset(0)
         assert connection.execute(like).scalars().all() == [1]
-        totals = sa.select(notes.c.part, sa.func.sum(notes.c.amount).label("s")).group_by(notes.c.part).order_by("s")
+        total = sa.func.sum(notes.c.amount).label("s")
+        totals = sa.select(notes.c.part, total).where(ours).group_by(notes.c.part).order_by("s")
         assert connection.execute(totals).all() == [(2, Decimal("1.25")), (1, Decimal("2.50"))]
-        late = sa.select(sa.func.date_trunc("day", notes.c.at)).where(notes.c.at >= dt.datetime(2026, 1, 1))
+        late = sa.select(sa.func.date_trunc("day", notes.c.at)).where(ours, notes.c.at >= dt.datetime(2026, 1, 1))
         assert connection.execute(late).scalar_one().day == 31
 
 

@@ -57,7 +57,8 @@ class ForkingPython:
         self.executable.chmod(0o755)
         environment = {**os.environ, "PYTHONHASHSEED": "0"}  # as Spark sets it for its workers
         self._process = subprocess.Popen([sys.executable, "-m", __name__, self._address], env=environment)
-        until(lambda: os.path.exists(self._address), "the Python that forks")
+        until(lambda: os.path.exists(self._address) or self._process.poll() is not None, "the Python that forks")
+        assert self._process.returncode is None, "the Python that forks has ended"
 
     def close(self) -> None:
         self._process.terminate()
