@@ -6,6 +6,7 @@ import gc
 import itertools
 import socket
 import sys
+import uuid
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark import daemon, derived_sessions
 from forebay.spark.jvm.gateway import Jvm
+from forebay.spark.jvm.session_state import stream_is_active
 from tests.patience import PATIENCE
 from tests.spark.tables import make_table, rows
 
@@ -69,6 +71,8 @@ def test_catalogs_of_several_servers_live_in_one_session(
 
 def test_derived_sessions_have_the_catalogs_of_theirs(spark: Any, connection: Connection, database: str) -> None:
     make_table(connection, f"{database}.t", ["id"]).upsert(rows(0, 5))
+    servers = ",".join(map(str, connection.settings.bootstrap_servers))
+    forebay.spark.attach(spark, bootstrap_servers=servers)  # a test may have attached this name to another session
     derived = spark.newSession()
     name = f"forebay.{database}.t"
     assert derived.sql(f"SELECT count(*) FROM {name}").collect()[0][0] == 5
@@ -81,6 +85,18 @@ def test_derived_sessions_have_the_catalogs_of_theirs(spark: Any, connection: Co
     assert len(derived.sql("CALL forebay.sys.get_cluster_configs()").collect()) > 3
     with pytest.raises(Exception, match="nowhere"):
         derived.sql("SHOW TABLES IN forebay.nowhere")
+
+
+def test_the_running_streams_are_known_when_the_session_that_asks_is_gone(spark: Any) -> None:
+    """A stream could not start any more when the session of one that had ended was collected."""
+    jvm = Jvm.of(spark)
+    query = spark.readStream.format("rate").load().writeStream.format("noop").start()
+    for session in (spark._jsparkSession, None):
+        assert stream_is_active(jvm, session, query.id)
+        assert not stream_is_active(jvm, session, str(uuid.uuid4()))
+    query.stop()
+    for session in (spark._jsparkSession, None):
+        assert not stream_is_active(jvm, session, query.id)
 
 
 def test_a_derived_session_has_the_catalog_of_its_own_parent(

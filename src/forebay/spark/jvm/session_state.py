@@ -49,8 +49,16 @@ def has_python_format(jvm: Jvm, session: JavaObject, name: str) -> bool:
         return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
 
 
-def stream_is_active(jvm: Jvm, session: JavaObject, query_id: str) -> bool:
-    """Whether the streaming query with this id runs, in any session. A query has the same id after a restart."""
+def stream_is_active(jvm: Jvm, session: JavaObject | None, query_id: str) -> bool:
+    """Whether the streaming query with this id runs, in any session. A query has the same id after a restart.
+
+    `session` is any session; None, as a weak reference gives it when the session is gone, stands for the default one.
+    """
     with jvm.known_layout("list of active queries"):
+        if session is None:
+            default = jvm.class_("org.apache.spark.sql.classic.SparkSession").getDefaultSession()
+            if default.isEmpty():
+                return False
+            session = default.get()
         running = session.sharedState().activeStreamingQueries()
         return bool(running.containsKey(jvm.class_("java.util.UUID").fromString(query_id)))
