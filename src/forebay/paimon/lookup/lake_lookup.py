@@ -30,7 +30,6 @@ from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import DataFileMeta
-from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.lookup.local_files import LocalFiles, Probe, copy_name, encoded_keys
 from forebay.paimon.lookup.table_files import TableFiles
@@ -249,6 +248,7 @@ class _KeyReader(SplitReader):
         self._local = local
         self._key_layout = row_layout(table.schema.key_fields)
         self._probe = Probe(pa.array([], pa.binary()))
+        self._copied, _ = self._merge_fields()
 
     def find(self, split: DataSplit, keys: pa.BinaryArray, layout: RowLayout) -> Iterable[pa.RecordBatch]:
         """The rows of the distinct `keys` (encoded by `layout`), merged."""
@@ -270,15 +270,10 @@ class _KeyReader(SplitReader):
         return self.read_sorted(pruned)
 
     def _run_file(
-        self,
-        split: DataSplit,
-        file: DataFileMeta,
-        deletion: DeletionFile | None,
-        fields: Sequence[DataField],
-        part_bytes: int,
+        self, split: DataSplit, file: DataFileMeta, deletion: DeletionFile | None, part_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         def whole() -> Iterator[pa.RecordBatch]:
-            reader = DataFileReader(self._table.io, self._table.schemas.schema, fields)
+            reader = DataFileReader(self._table.io, self._table.schemas.schema, self._copied)
             path = self._table.paths.data_file(split.partition, split.bucket, file)
             return reader.read(file, path, self._deleted(deletion))
 

@@ -171,10 +171,9 @@ class SplitReader:
     def _merged(self, split: DataSplit, names: Sequence[str], *, keep_deletes: bool) -> Iterator[pa.RecordBatch]:
         """The columns `names` of the merged rows, by ascending key, before filtering."""
         assert self._spec is not None
-        layout = self._merge_fields()
         for section in self.sections(split.files):
             part = self._spec.part_bytes(len(section))
-            runs: Sequence[Iterable[pa.RecordBatch]] = [self._run(split, run, layout, part) for run in section]
+            runs: Sequence[Iterable[pa.RecordBatch]] = [self._run(split, run, part) for run in section]
             if len(runs) > 1 and self._newest_decides:
                 runs = self._newest(section, runs)
             elif 1 < len(runs) <= SOURCES_MAX and self._table.io.is_remote:
@@ -231,33 +230,24 @@ class SplitReader:
         out_fields = schema.fields_named(out)
         return (*schema.key_fields, SEQUENCE_FIELD, KIND_FIELD, *values), out_fields
 
-    def _run(
-        self,
-        split: DataSplit,
-        files: Sequence[DataFileMeta],
-        layout: tuple[tuple[DataField, ...], ...],
-        part_bytes: int,
-    ) -> Iterator[pa.RecordBatch]:
+    def _run(self, split: DataSplit, files: Sequence[DataFileMeta], part_bytes: int) -> Iterator[pa.RecordBatch]:
         """The rows of a run, in batches of about `part_bytes`, as a merge takes them."""
         deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
         for file in files:
-            batches = self._run_file(split, file, deletion_of.get(file.file_name), layout[0], part_bytes)
+            batches = self._run_file(split, file, deletion_of.get(file.file_name), part_bytes)
             yield from with_level(batches, file.level) if self._lowest_only else batches
 
     def _run_file(
-        self,
-        split: DataSplit,
-        file: DataFileMeta,
-        deletion: DeletionFile | None,
-        fields: Sequence[DataField],
-        part_bytes: int,
+        self, split: DataSplit, file: DataFileMeta, deletion: DeletionFile | None, part_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         """The rows of one file of a run."""
-        reader = DataFileReader(
-            self._table.io, self._table.schemas.schema, fields, keep=self._filter.key, schema_id=self._table.schema.id
-        )
         path = self._table.paths.data_file(split.partition, split.bucket, file)
-        return reader.read(file, path, self._deleted(deletion), part_bytes)
+        return self._run_reader.read(file, path, self._deleted(deletion), part_bytes)
+
+    @cached_property
+    def _run_reader(self) -> DataFileReader:
+        table, fields = self._table, self._merge_fields()[0]
+        return DataFileReader(table.io, table.schemas.schema, fields, keep=self._filter.key, schema_id=table.schema.id)
 
     def sections(self, files: Sequence[DataFileMeta]) -> list[Section]:
         """The files of a bucket as sections of overlapping runs, by ascending key."""
