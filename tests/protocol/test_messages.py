@@ -336,6 +336,12 @@ def test_no_list_of_a_message_escapes_the_count(name: str) -> None:
         assert entries_of(message_class, message.SerializePartialToString(), 100) == 3, field.name
 
 
+def test_no_message_has_two_fields_that_the_count_takes_for_one() -> None:
+    """Whether a single value is there again is remembered in 64 bits, by the field's number."""
+    for name, message in pb.DESCRIPTOR.message_types_by_name.items():
+        assert len({field.number % 64 for field in message.fields}) == len(message.fields), name
+
+
 def test_a_number_without_an_end_is_not_walked_through() -> None:
     body = memoryview(b"\x08" + b"\x80" * messages.PAYLOAD_SPLIT_MIN)
     with pytest.raises(messages._Unusual):

@@ -55,9 +55,8 @@ def run(options: argparse.Namespace) -> int:
             raise InvalidRequest("no statement was given, and standard input is closed: write forebay sql 'SELECT ...'")
         if sys.stdin.isatty():
             return _prompt(session)
-        text = in_utf8(sys.stdin.read(), sys.stdin.encoding).removeprefix(
-            "\ufeff"
-        )  # as editors of Windows begin a file
+        text = in_utf8(sys.stdin.read(), sys.stdin.encoding)
+        text = text.removeprefix("\ufeff")  # as editors of Windows begin a file
         try:
             statements = [each.query for each in duckdb.connect().extract_statements(text)]
         except duckdb.Error as e:

@@ -1,7 +1,8 @@
 """What protobuf would make of an encoded message, counted before it makes it.
 
 Protobuf makes an object of each message in a message and of each element of a list, and an empty one takes two bytes on
-the wire. A single value that is sent again takes no memory, but it takes time: it is counted, too. A *layout* says which fields of which message types these are (`forebay.protocol.messages`).
+the wire. A single value that is sent again takes no memory, but it takes time: it is counted, too. A *layout* says which
+fields of which message types these are (`forebay.protocol.messages`).
 """
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
@@ -29,7 +30,6 @@ cdef struct Walk:
     int64 count
     int64 count_max
     bint is_text_broken
-
 
 
 cdef bint _is_utf8(const uint8_t* p, const uint8_t* end) noexcept nogil:
@@ -89,7 +89,7 @@ cdef int64 _elements(int32_t kind, const uint8_t* p, const uint8_t* end) noexcep
 cdef bint _walk(Walk* walk, int type_, const uint8_t* p, const uint8_t* end, int depth) noexcept nogil:
     """Count the entries of a message; whether to go on: it is whole, as far as it was read, and within the limit."""
     cdef uint64_t tag, length, bit
-    cdef uint64_t seen = 0     # the fields below 64 that the message has had
+    cdef uint64_t seen = 0     # the fields that the message has had, by number modulo 64: no message has two of one bit
     cdef int32_t kind
     cdef int wire
     if depth > _DEPTH_MAX:
