@@ -151,7 +151,7 @@ class Standby:
             follower.save()
             self._next_save = now + _SAVE_SECONDS
         if now >= self._next_trim:
-            follower.trim()
+            follower.logs.trim()
             self._next_trim = now + self._trim_seconds
         return True
 
