@@ -143,8 +143,8 @@ def test_a_full_disk_is_not_ready_but_healthy(server: EmbeddedServer, monkeypatc
 
 def test_an_event_loop_that_hangs_is_not_healthy(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "LOOP_SECONDS", 0.1)
-    assert server._loop is not None
-    server._loop.call_soon_threadsafe(time.sleep, 1.5)
+    assert server._running is not None
+    server._running.loop.call_soon_threadsafe(time.sleep, 1.5)
     status, text = ask(server, "/healthz")
     assert status == 503
     assert "event loop" in text

@@ -79,7 +79,7 @@ def test_slow_requests_are_warned_of_on_both_sides(tmp_path: Path, caplog: pytes
         EmbeddedServer(tmp_path / "data", settings=settings) as server,
         forebay.connect(server.bootstrap_servers, request_slow_log_threshold="0 ms") as connection,
     ):
-        counters = server._server.context.counters  # type: ignore[union-attr]
+        counters = server.server.context.counters
         connection.create_table("fluss.t", SCHEMA, buckets=1).append(ROWS)
         caplog.clear()
         connection.list_databases()

@@ -6,18 +6,13 @@ processes (Spark workers, pyfluss) can connect as well.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
 
-from forebay.base import threads
 from forebay.server.config import ServerConfig, server_config
 from forebay.server.server import Addresses, ForebayServer, Injected
-from forebay.server.wire.serving_loop import ServingLoop
-
-T = TypeVar("T")
+from forebay.server.server_thread import ServerThread
 
 
 class EmbeddedServer:
@@ -49,17 +44,12 @@ class EmbeddedServer:
             settings=settings,
         )
         self._injected = injected
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threads.Thread | None = None
-        self._server: ForebayServer | None = None
-        self._addresses: Addresses | None = None
+        self._running: ServerThread | None = None
 
     @property
     def addresses(self) -> Addresses:
         """The addresses of the running server. Raises `RuntimeError` if it is not running."""
-        if self._addresses is None:
-            raise RuntimeError("the embedded server is not running; call start(), or use it in a 'with' statement")
-        return self._addresses
+        return self._require_running().addresses
 
     @property
     def bootstrap_servers(self) -> str:
@@ -69,48 +59,23 @@ class EmbeddedServer:
     @property
     def server(self) -> ForebayServer:
         """The server itself, which lives on the background thread's loop."""
-        if self._server is None:
+        return self._require_running().server
+
+    def _require_running(self) -> ServerThread:
+        if self._running is None:
             raise RuntimeError("the embedded server is not running; call start(), or use it in a 'with' statement")
-        return self._server
+        return self._running
 
     def start(self) -> EmbeddedServer:
         """Start serving. Raises the error that prevents the start; the data directory is then unlocked again."""
-        loop = self._loop = ServingLoop()
-        self._thread = threads.thread(loop.run_forever, name="forebay-server")
-        self._thread.start()
-        server = ForebayServer(self.config, self._injected)
-        try:
-            self._addresses = self._run(server.start())
-        except BaseException:
-            self._end_loop()
-            raise
-        self._server = server
+        self._running = ServerThread(ForebayServer(self.config, self._injected), "forebay-server")
         return self
 
     def stop(self) -> None:
         """Shut down gracefully. A second call does nothing."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        self._addresses = None
-        try:
-            self._run(server.stop())
-        finally:
-            self._end_loop()
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
-            raise RuntimeError("the embedded server has no event loop")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def _end_loop(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        if self._thread is not None:
-            self._thread.join()
-        loop.close()
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
 
     def __enter__(self) -> EmbeddedServer:
         return self.start()
@@ -121,5 +86,5 @@ class EmbeddedServer:
         self.stop()
 
     def __repr__(self) -> str:
-        state = f"serving on {self.bootstrap_servers}" if self._addresses else "stopped"
+        state = f"serving on {self.bootstrap_servers}" if self._running else "stopped"
         return f"<EmbeddedServer {self.config.data_dir} {state}>"

@@ -488,7 +488,7 @@ def test_a_bucket_that_was_opened_for_a_client_that_is_gone_is_not_in_use(
             with suppress(asyncio.CancelledError):
                 await wanted
 
-        loop = bench.server._loop
+        loop = bench.server._running.loop
         assert loop is not None
         asyncio.run_coroutine_threadsafe(begin_and_leave(), loop).result(PATIENCE)
         replicas = bucket_context.replicas

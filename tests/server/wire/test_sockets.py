@@ -58,7 +58,7 @@ def held(bench: Bench) -> tuple[threading.Event, threading.Event]:
         busy.set()
         go_on.wait(PATIENCE)
 
-    bench.server._loop.call_soon_threadsafe(wait)
+    bench.server._running.loop.call_soon_threadsafe(wait)
     busy.wait(PATIENCE)
     return busy, go_on
 
@@ -308,8 +308,8 @@ def test_the_loop_is_told_when_a_protocol_fails(tmp_path: Path, monkeypatch: pyt
 
     with running(tmp_path) as bench:
         contexts: list[dict[str, Any]] = []
-        bench.server._loop.call_soon_threadsafe(
-            bench.server._loop.set_exception_handler, lambda loop, context: contexts.append(context)
+        bench.server._running.loop.call_soon_threadsafe(
+            bench.server._running.loop.set_exception_handler, lambda loop, context: contexts.append(context)
         )
         monkeypatch.setattr(RpcProtocol, "buffer_updated", fails)
         with socket.create_connection(address(bench.server.addresses.tablet_servers)) as client:
