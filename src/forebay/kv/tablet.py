@@ -649,14 +649,15 @@ class KvTablet:
 
     # ---- recovery ---------------------------------------------------------------------------------------------------
 
-    def recover(self, progress: Callable[[int, int], None] | None = None) -> int:
+    def recover(self, progress: Callable[[int, int], None] | None = None, until: int | None = None) -> int:
         """Apply the changelog that the engine has not seen; return the number of log batches replayed.
 
-        `progress` is called with (offset reached, end offset). Raises `CorruptData` for a damaged log, and where the
-        log does not go back as far as the state.
+        `until`: the end of the changelog for now, where a batch ends; None: the end of the log. `progress` is called
+        with (offset reached, end offset). Raises `CorruptData` for a damaged log, and where the log does not go back as
+        far as the state.
         """
         state = self.engine.state
-        end = self._log.log_end_offset
+        end = self._log.log_end_offset if until is None else max(until, state.applied_offset)
         if state.applied_offset < self._log.log_start_offset:
             raise CorruptData(
                 f"the key-value state of table {self._table.info.path} is at changelog offset {state.applied_offset}, "

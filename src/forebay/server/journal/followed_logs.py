@@ -20,7 +20,7 @@ from forebay.fs.interface import FileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
-from forebay.metadata.table import TableBucket
+from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.journal.followed_metadata import FollowedMetadata
 from forebay.server.remote_log.manifest import tablet_name
 from forebay.server.remote_log.remote_log import read_writers
@@ -125,6 +125,11 @@ class FollowedLogs:
             self._readers[bucket] -= 1
             if self._readers[bucket] <= 0:
                 del self._readers[bucket]
+
+    @any_thread
+    def path(self, bucket: TableBucket) -> PhysicalTablePath | None:
+        """The names of a bucket's table and partition; None if it was dropped."""
+        return self._metadata.path(bucket)
 
     # ---- room -------------------------------------------------------------------------------------------------------
 

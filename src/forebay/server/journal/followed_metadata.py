@@ -37,7 +37,8 @@ class FollowedMetadata:
 
     def __init__(self, fs: FileSystem, database: DatabaseFile) -> None:
         self._fs, self._database = fs, database
-        self._number = self._stored_number()
+        self.number = self._stored_number()
+        """Of the last object that changed the metadata."""
 
     @property
     def exists(self) -> bool:
@@ -71,7 +72,7 @@ class FollowedMetadata:
         them already."""
         image: bytes | None = None
         statements: list[Statement] = []
-        if found.footer.identity.number > self._number:
+        if found.footer.identity.number > self.number:
             for each in found.index.entries:
                 if isinstance(each.entry, MetadataImage):
                     image, statements = found.payload(each), []
@@ -90,7 +91,7 @@ class FollowedMetadata:
                 sql.deserialize(image)
                 _execute(sql, [*statements, position])
                 self._fs.write_atomic(self._database.path, sql.serialize())
-        self._number = number
+        self.number = number
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.journal.server_journal import ServerJournal
 from forebay.server.remote_log.remote_logs import RemoteLogs
 from forebay.server.remote_state.state_snapshots import StateSnapshots
+from forebay.server.storage.log_store import LogLoan
 
 
 class JournaledLogs:
@@ -15,6 +16,12 @@ class JournaledLogs:
 
     def __init__(self, journal: ServerJournal, remote_logs: RemoteLogs, states: StateSnapshots) -> None:
         self._journal, self._remote_logs, self._states = journal, remote_logs, states
+
+    def borrow(self, bucket: TableBucket) -> LogLoan | None:
+        return None
+
+    def has_records(self, bucket: TableBucket) -> bool:
+        return self.remote_end(bucket) > 0
 
     def marks(self, bucket: TableBucket, marks: EndMarks) -> EndMarks:
         return self._journal.feed.marks(bucket, marks)

@@ -66,11 +66,16 @@ class LogEpochs:
     def __init__(self, store: MetadataStore, clock: Clock, ids: IdSource) -> None:
         self._store, self._clock, self._ids = store, clock, ids
         self._lock = threads.lock()
-        self._epochs = store.log_epochs()
-        self._starts = store.log_epoch_starts()
-        self._unsaved: dict[TableBucket, tuple[TableBucket, int, int]] = {}
-        self._numbers = {each.epoch: each.number for each in self._epochs}
-        self._begun_for_all = max((each.number for each in self._epochs if not each.is_of_one_bucket), default=0)
+        self.reload()
+
+    def reload(self) -> None:
+        """Show what the store has, whose content was replaced."""
+        with self._lock:
+            self._epochs = self._store.log_epochs()
+            self._starts = self._store.log_epoch_starts()
+            self._unsaved: dict[TableBucket, tuple[TableBucket, int, int]] = {}
+            self._numbers = {each.epoch: each.number for each in self._epochs}
+            self._begun_for_all = max((each.number for each in self._epochs if not each.is_of_one_bucket), default=0)
 
     @property
     def exist(self) -> bool:

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from forebay.log.log_ends import EndMarks
 from forebay.log.remote import RemoteReads
+from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket
+
+
+class LogLoan(NamedTuple):
+    """A log that is not a server's own: something else appends to it, and closes it after `give_back`."""
+
+    log: LogTablet
+    give_back: Callable[[], None]
+    refuse_write: Callable[[], None]
+    """Raises the error of a write."""
 
 
 class LogStore(Protocol):
     """The store of a server's logs: their journal, and their remote logs. Called in any thread."""
+
+    def borrow(self, bucket: TableBucket) -> LogLoan | None:
+        """Return the log of a bucket where something else appends to it; None if the server opens its own.
+
+        Clients read it up to `visible_end`, and key-value state is brought up to there.
+        """
+        ...
+
+    def has_records(self, bucket: TableBucket) -> bool:
+        """Return whether a bucket has records that no file in its folder shows."""
+        ...
 
     def marks(self, bucket: TableBucket, marks: EndMarks) -> EndMarks:
         """Return the marks of a log that the journal notes, too."""
@@ -44,6 +66,12 @@ class LogStore(Protocol):
 
 class NoLogStore:
     """For servers without a store."""
+
+    def borrow(self, bucket: TableBucket) -> LogLoan | None:
+        return None
+
+    def has_records(self, bucket: TableBucket) -> bool:
+        return False
 
     def marks(self, bucket: TableBucket, marks: EndMarks) -> EndMarks:
         return marks

@@ -41,6 +41,7 @@ from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.flow.write_queue import GROUP_BYTES_MAX, NOW_BYTES_MAX, Receiver, WriteQueue, WriteScheduler
 from forebay.server.metadata.catalog import LiveTable
 from forebay.server.storage.batch_check import check_log_batches
+from forebay.server.storage.log_store import LogLoan
 from forebay.server.storage.write_command import (
     Append,
     AppendCommand,
@@ -89,10 +90,12 @@ class BucketReplica:
         on_progress: Callable[[TableBucket], None],
         reserve: DiskReserve,
         before_first_write: Callable[[], None] | None = None,
+        loan: LogLoan | None = None,
     ) -> None:
         """`on_progress` is called, in a writing thread, when the high watermark has moved.
 
         `before_first_write` is called, in a writing thread, before anything is written; again if it raises an error.
+        `loan`: the log is not this server's own, and is only read.
         """
         self.bucket = bucket
         self.table = table
@@ -102,7 +105,8 @@ class BucketReplica:
         self._on_progress = on_progress
         self._write_scheduler = scheduler
         self._reserve = reserve
-        self._before_first_write = before_first_write
+        self._before_first_write = before_first_write if loan is None else loan.refuse_write
+        self._loan = loan
         self._queue: WriteQueue[Any, Any] = WriteQueue(scheduler)  # of appends, or of puts
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
@@ -127,6 +131,11 @@ class BucketReplica:
     @property
     def has_kv(self) -> bool:
         return self._kv is not None
+
+    @property
+    def is_log_borrowed(self) -> bool:
+        """Whether something else appends to the log (`follow`)."""
+        return self._loan is not None
 
     # ---- the entry of all writes -------------------------------------------------------------------------------------
 
@@ -288,6 +297,13 @@ class BucketReplica:
     def _raise_high_watermark(self, offset: int) -> None:
         if self.log.raise_high_watermark(offset):
             self._on_progress(self.bucket)
+
+    @blocking
+    def follow(self, end: int) -> None:
+        """Bring the key-value state to offset `end` of a log that something else appends to."""
+        if self._kv is not None and self._kv.applied_offset < end:
+            with self._writing:
+                self._kv.recover(until=end)
 
     # ---- primary-key tables -----------------------------------------------------------------------------------------
 
@@ -494,10 +510,12 @@ class BucketReplica:
         self._close(KvFolder.close_engine)
 
     @blocking
-    def park(self) -> ParkedBucket:
-        """Close cleanly until the bucket is needed again; return its known state."""
+    def park(self) -> ParkedBucket | None:
+        """Close cleanly until the bucket is needed again; return its known state, unless something else changes it."""
         segments = self.log.segments()
         self._close(KvFolder.park_engine)
+        if self._loan is not None:
+            return None
         end = self.log.high_watermark
         return ParkedBucket(
             self._kv_folder,
@@ -510,11 +528,17 @@ class BucketReplica:
     def _close(self, close_engine: Callable[[KvFolder, KvEngine], None]) -> None:
         self.closed = True
         with self._checkpointing, ExitStack() as closing:  # every part is closed, even if closing the others fails
-            closing.callback(self.log.close)
+            closing.callback(self._close_log)
             if self._kv is not None and self._kv_folder is not None:
                 closing.callback(close_engine, self._kv_folder, self._kv.engine)
-            if not self.log.is_offline:
+            if not self.log.is_offline and self._loan is None:
                 self.log.sync()
+
+    def _close_log(self) -> None:
+        if self._loan is None:
+            self.log.close()
+        else:
+            self._loan.give_back()
 
     def abandon(self) -> None:
         """Release a bucket whose files are about to be removed."""
@@ -522,4 +546,4 @@ class BucketReplica:
         with self._checkpointing:  # one that is being written, or begins afterwards, would bring the folder back
             if self._kv is not None:
                 self._kv.engine.close()
-        self.log.close()
+        self._close_log()

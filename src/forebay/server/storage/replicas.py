@@ -369,24 +369,8 @@ class ReplicaManager:
 
     def _open_replica(self, bucket: TableBucket, table: LiveTable, parked: ParkedBucket | None) -> BucketReplica:
         path, log_folder = self._log_folder(bucket, table)
-        recovery_point, known_end = self._recovery_points.get(bucket), self._known_end(bucket, log_folder)
-        log = LogTablet.open(
-            self._fs,
-            log_folder,
-            config=self._log_config,
-            clock=self._clock,
-            recovery_point=recovery_point,
-            known_end=known_end,
-            marks=self._marks(bucket),
-            high_watermark=self._high_watermarks.get(bucket, 0),
-            clean_shutdown=parked is not None or self._was_closed(bucket),
-            start_offset=self._log_store.remote_end(bucket),
-            start_writers=partial(self._log_store.writers_at_end, bucket, path),
-            kept_writers=self.decided.writers(bucket) if self.decided.unfinished else (),
-            progress=SlowProgress(self._clock, f"checking the log of {path}, bytes"),
-        )
-        self._ends.opened(bucket)
-        _log_recovery(log, path, max(recovery_point or 0, 0 if known_end is None else known_end.synced))
+        loan = self._log_store.borrow(bucket)
+        log = self._open_log(bucket, path, log_folder, is_parked=parked is not None) if loan is None else loan.log
         kv: KvTablet | None = None
         folder: KvFolder | None = None
         try:
@@ -398,9 +382,10 @@ class ReplicaManager:
                 # A standby may have left an older copy, behind which the changelog has expired.
                 if folder.is_new or folder.retained_offset < log.log_start_offset:
                     self._fetch_state(bucket, path_of_state)
-                kv = self._open_kv(bucket, table, log, folder, is_parked=parked is not None)
+                until = None if loan is None else self._log_store.visible_end(bucket)
+                kv = self._open_kv(bucket, table, log, folder, is_parked=parked is not None, until=until)
         except BaseException:
-            log.close()
+            (log.close if loan is None else loan.give_back)()
             raise
         self._unchecked.discard(bucket)
         # All that is in the log after opening it is durable (LogTablet.open).
@@ -413,9 +398,9 @@ class ReplicaManager:
             log.raise_high_watermark(end)
         before_write = self._epochs.save if is_unsaved else None
         replica = BucketReplica(
-            bucket, table, log, kv, folder, self._write_scheduler, self._on_progress, self._reserve, before_write
+            bucket, table, log, kv, folder, self._write_scheduler, self._on_progress, self._reserve, before_write, loan
         )
-        if bucket.table_id in self.decided.unfinished:
+        if loan is None and bucket.table_id in self.decided.unfinished:
             try:
                 self.decided.write(replica)
             except BaseException:
@@ -423,6 +408,27 @@ class ReplicaManager:
                     replica.close()
                 raise
         return replica
+
+    def _open_log(self, bucket: TableBucket, path: PhysicalTablePath, folder: str, *, is_parked: bool) -> LogTablet:
+        recovery_point, known_end = self._recovery_points.get(bucket), self._known_end(bucket, folder)
+        log = LogTablet.open(
+            self._fs,
+            folder,
+            config=self._log_config,
+            clock=self._clock,
+            recovery_point=recovery_point,
+            known_end=known_end,
+            marks=self._marks(bucket),
+            high_watermark=self._high_watermarks.get(bucket, 0),
+            clean_shutdown=is_parked or self._was_closed(bucket),
+            start_offset=self._log_store.remote_end(bucket),
+            start_writers=partial(self._log_store.writers_at_end, bucket, path),
+            kept_writers=self.decided.writers(bucket) if self.decided.unfinished else (),
+            progress=SlowProgress(self._clock, f"checking the log of {path}, bytes"),
+        )
+        self._ends.opened(bucket)
+        _log_recovery(log, path, max(recovery_point or 0, 0 if known_end is None else known_end.synced))
+        return log
 
     def _attach_remote(self, log: LogTablet, bucket: TableBucket, path: PhysicalTablePath) -> None:
         log.remote = self._log_store.remote(bucket, path)
@@ -460,8 +466,9 @@ class ReplicaManager:
         return self._clean and bucket in self._recovery_points and bucket not in self._unchecked
 
     def _open_kv(
-        self, bucket: TableBucket, table: LiveTable, log: LogTablet, folder: KvFolder, *, is_parked: bool
-    ) -> KvTablet:
+        self, bucket: TableBucket, table: LiveTable, log: LogTablet, folder: KvFolder, *, is_parked: bool,
+        until: int | None,
+    ) -> KvTablet:  # fmt: skip
         factory = self._factory_for(table.info)
         engine = folder.open_engine(factory, self._witnesses, is_parked=is_parked)
         if engine.state.applied_offset > log.log_end_offset:
@@ -474,7 +481,7 @@ class ReplicaManager:
         tablet = KvTablet(table, log, engine, lambda count: self._store.take(counter, count))
         self._let_engine_close_scans(engine, bucket)
         try:
-            replayed = tablet.recover(SlowProgress(self._clock, f"restoring the state of {bucket}, offsets"))
+            replayed = tablet.recover(SlowProgress(self._clock, f"restoring the state of {bucket}, offsets"), until)
         except BaseException:
             engine.close()
             raise
@@ -529,6 +536,8 @@ class ReplicaManager:
                             ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
                         )
                     for replica in replicas:
+                        if replica.is_log_borrowed:
+                            replica.follow(self._log_store.visible_end(replica.bucket) or 0)
                         snapshots[replica.bucket] = replica.kv.snapshot()
         except BaseException:
             for snapshot in snapshots.values():
@@ -613,7 +622,7 @@ class ReplicaManager:
     def is_unwritten(self, bucket: TableBucket) -> bool:
         """Return whether a closed bucket was never written. Raises as `table_of` does."""
         is_noted = bucket in self._recovery_points or self._ends.stored_marks(bucket) is not None
-        return not is_noted and self._log_store.remote_end(bucket) == 0 and not self.segment_offsets(bucket)
+        return not is_noted and not self._log_store.has_records(bucket) and not self.segment_offsets(bucket)
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
         path = _physical_path(bucket, table)
