@@ -15,7 +15,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -445,6 +445,11 @@ class MetadataStore:
         with self._lock:
             to(self._connection.serialize())
 
+    def show(self, image: bytes) -> None:
+        """Become a copy of the store that has this image. Only for a store in memory."""
+        with self._lock:
+            self._connection.deserialize(image)
+
     # ---- the journal ------------------------------------------------------------------------------------------------
 
     @property
@@ -561,19 +566,31 @@ class MetadataStore:
 
     # ---- tables -----------------------------------------------------------------------------------------------------
 
-    def tables(self) -> list[TableRecord]:
-        """Return all tables, with their schemas and partitions."""
+    def tables(self, ids: Collection[int] | None = None) -> list[TableRecord]:
+        """Return all tables, or those with these ids, with their schemas and partitions."""
         with self._lock:
             rows = self.rows("SELECT * FROM tables ORDER BY table_id")
             schemas = self.rows("SELECT * FROM schemas")
             partitions = self.rows("SELECT * FROM partitions ORDER BY partition_id")
-        stored = {row[0]: TableRecord(_table_info(row), {}, []) for row in rows}
+        stored = {row[0]: TableRecord(_table_info(row), {}, []) for row in rows if ids is None or row[0] in ids}
         for table_id, schema_id, document in schemas:
-            stored[table_id].schemas[schema_id] = json_serde.schema_from_json(json_serde.loads(document, "schema"))
+            if table_id in stored:
+                schema = json_serde.schema_from_json(json_serde.loads(document, "schema"))
+                stored[table_id].schemas[schema_id] = schema
         for partition_id, table_id, _, spec in partitions:
-            pairs = json_serde.loads(spec, "partition spec")
-            stored[table_id].partitions.append(PartitionInfo(partition_id, tuple(pairs.items())))
+            if table_id in stored:
+                pairs = json_serde.loads(spec, "partition spec")
+                stored[table_id].partitions.append(PartitionInfo(partition_id, tuple(pairs.items())))
         return list(stored.values())
+
+    def table_checksums(self) -> dict[int, int]:
+        """Of each table, by its id, a number that is another one when something of it has changed."""
+        sums: dict[int, int] = {}
+        with self._lock:
+            for table, column in (("tables", "schema_id"), ("schemas", "schema_id"), ("partitions", "partition_id")):
+                for table_id, number, crc in self._connection.execute(f"SELECT table_id, {column}, crc FROM {table}"):
+                    sums[table_id] = sums.get(table_id, 0) + hash((table, number, crc))
+        return sums
 
     def create_table(self, info: TableInfo) -> TableInfo:
         """Store a new table; return it with its table id (never used before) and schema id 1."""

@@ -106,6 +106,11 @@ class LakeSnapshots:
         self._prepared: dict[int, deque[str]] = {}
         """By table id, the files prepared since the server's start, oldest first."""
 
+    def reload(self) -> None:
+        """Show what the store has, whose content was replaced."""
+        with self._lock:
+            self._snapshots = self._store.lake_snapshots()
+
     def last_rounds_ms(self) -> dict[int, int]:
         """Return the commit time of each table's newest snapshot, by table id."""
         return {table_id: snapshots[-1].committed_ms for table_id, snapshots in self._snapshots.items()}

@@ -47,7 +47,7 @@ from forebay.server.metadata.table_rules import (
     check_schema_history,
     with_defaults,
 )
-from forebay.server.metadata_store import MetadataStore
+from forebay.server.metadata_store import MetadataStore, TableRecord
 
 _DESCRIBED_BYTES_MAX = 32 << 20
 """Maximum memory of the cached descriptions."""
@@ -173,15 +173,39 @@ class TableCatalog:
         self._tables: dict[TablePath, LiveTable] = {}
         self._tables_by_id: dict[int, LiveTable] = {}
         for stored in store.tables():
-            by_id = {p.partition_id: p for p in stored.partitions}
-            ids = {p.name: p.partition_id for p in stored.partitions}
-            self._show(LiveTable(CatalogTable(stored.info, stored.schemas, by_id, ids)))
+            self._show(LiveTable(_catalog_table(stored)))
+        self._checksums = store.table_checksums()
+        """Of the tables as they were when they were loaded from the store."""
         if DEFAULT_DATABASE not in self._databases:
             self.create_database(DatabaseInfo(DEFAULT_DATABASE), ignore_if_exists=True)
 
     def _show(self, table: LiveTable) -> None:
         self._tables = {**self._tables, table.info.path: table}
         self._tables_by_id = {**self._tables_by_id, table.info.table_id: table}
+
+    def reload(self) -> list[TableBucket]:
+        """Show what the store has, whose content was replaced; return the buckets that are gone."""
+        with self._changing:
+            before, after = self._checksums, self._store.table_checksums()
+            self._databases = {info.name: info for info in self._store.databases()}
+            changed = {table_id for table_id, checksum in after.items() if before.get(table_id) != checksum}
+            gone: list[TableBucket] = []
+            tables = {table_id: table for table_id, table in self._tables_by_id.items() if table_id in after}
+            for table_id, table in self._tables_by_id.items():
+                if table_id not in after:
+                    gone += buckets_of(table.info, table.current.partitions_by_id)
+            for stored in self._store.tables(changed) if changed else ():
+                shown, known = _catalog_table(stored), tables.get(stored.info.table_id)
+                if known is None:
+                    tables[stored.info.table_id] = LiveTable(shown)
+                    continue
+                if known.info.is_partitioned:
+                    gone += buckets_of(known.info, known.current.partitions_by_id.keys() - shown.partitions_by_id)
+                known.show(shown)
+            self._tables_by_id = tables
+            self._tables = {table.info.path: table for table in tables.values()}
+            self._checksums = after
+            return gone
 
     # ---- databases --------------------------------------------------------------------------------------------------
 
@@ -406,6 +430,12 @@ class TableCatalog:
             ids = {key: i for key, i in current.partition_ids.items() if key != partition.name}
             table.show(replace(current, partitions_by_id=by_id, partition_ids=ids))
             return partition
+
+
+def _catalog_table(stored: TableRecord) -> CatalogTable:
+    by_id = {partition.partition_id: partition for partition in stored.partitions}
+    ids = {partition.name: partition.partition_id for partition in stored.partitions}
+    return CatalogTable(stored.info, stored.schemas, by_id, ids)
 
 
 def table_folder(info: TableInfo) -> str:

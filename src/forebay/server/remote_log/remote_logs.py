@@ -91,6 +91,15 @@ class RemoteLogs:
         with self._lock:
             return self._lists.get(bucket, (0, ""))[0]
 
+    def reload(self) -> None:
+        """Show what the metadata have, whose content was replaced."""
+        lists = self._metadata.remote_logs()
+        with self._lock:
+            changed = {bucket for bucket in self._logs if self._lists.get(bucket) != lists.get(bucket)}
+            for bucket in changed:
+                self._logs[bucket].segments = tuple(self._metadata.remote_segments(bucket))
+            self._lists = lists
+
     # ---- changes ----------------------------------------------------------------------------------------------------
 
     def add(self, bucket: TableBucket, table: PhysicalTablePath, uploads: Sequence[SegmentUpload]) -> None:
