@@ -13,7 +13,7 @@ from forebay.base.errors import ForebayError
 from forebay.cli.main import main
 from forebay.inprocess import EmbeddedConnection
 from forebay.server.config import server_config
-from forebay.server.standby import Standby
+from forebay.server.standby.standby import Standby
 from tests.patience import PATIENCE, until
 
 

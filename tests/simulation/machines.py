@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from forebay.base.errors import StorageFailure
 from forebay.server.config import server_config
 from forebay.server.journal.store_copy import copy_store
-from forebay.server.standby import Standby
+from forebay.server.standby.standby import Standby
 from tests.simulation.disk import SimDatabaseFile, SimFileSystem, SimVfs
 from tests.simulation.object_store import SimObjectStore
 from tests.simulation.scheduler import Process, SimClock

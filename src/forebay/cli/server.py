@@ -27,7 +27,8 @@ from forebay.server.config import (
     server_config,
 )
 from forebay.server.server import Addresses, ForebayServer, event_loop
-from forebay.server.standby import Standby
+from forebay.server.standby.reads import serve_reads
+from forebay.server.standby.standby import Standby
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -91,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         help="follow the server that writes to the store (setting 'store'), and serve when its lease ends",
     )
     parser.add_argument(
+        "--read-port",
+        type=int,
+        metavar="PORT",
+        help="with --standby: serve reads of what was repeated on this port and the next one; 0: on two free ports",
+    )
+    parser.add_argument(
         "--ready-file", metavar="FILE", help="write the addresses to this file, as JSON, once the server is ready"
     )
     add_log_arguments(parser, "INFO")
@@ -105,6 +112,8 @@ def run(options: argparse.Namespace) -> int:
     settings |= dict(parse_definition(text) for text in options.definitions)
     if options.metrics_port is not None:
         settings |= {"metrics.reporters": "prometheus", "metrics.reporter.prometheus.port": options.metrics_port}
+    if options.read_port is not None and not options.standby:
+        raise InvalidRequest("--read-port is for a standby: give --standby, too")
     config = server_config(
         options.data_dir,
         host=options.host,
@@ -123,19 +132,23 @@ def run(options: argparse.Namespace) -> int:
         )
     _warn_of_others(Path(options.data_dir))
     raise_open_files_max(_OPEN_FILES)
-    if options.standby and not _stand_by(config):
+    if options.standby and not _stand_by(config, options.read_port):
         return 0
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_serve(config, options.ready_file, options.console))
     return 0
 
 
-def _stand_by(config: ServerConfig) -> bool:
+def _stand_by(config: ServerConfig, read_port: int | None) -> bool:
     """Follow the journal of the store until it has no writer any more; return whether to serve, or to end."""
     standby = Standby.of(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: standby.stop())
     print(f"Forebay stands by in {config.data_dir} for the server that writes to {config.value('store')}.", flush=True)
+    if read_port is not None:
+        reads = serve_reads(standby, config, read_port)
+        if reads is not None:
+            print(f"It serves reads of what it has repeated: {reads.addresses.bootstrap_servers}", flush=True)
     return standby.wait()
 
 

@@ -282,6 +282,12 @@ SETTINGS: dict[str, Option] = by_name(
             "nothing, because one may have; 0: neither. By default 10 s if store.durability is store, else 0",
         ),
         Option(
+            "standby.max-staleness",
+            milliseconds,
+            "10 s",
+            "a standby refuses reads if it has not seen the end of the journal for so long",
+        ),
+        Option(
             "store.retention",
             milliseconds,
             "1 h",

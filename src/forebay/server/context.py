@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,6 +90,8 @@ class ServerContext:
     """Log segments in the store, if there is one."""
     journal: ServerJournal | None = None
     """What uploads to the store, if there is one."""
+    handlers: Mapping[ApiKey, Handler] = field(default_factory=lambda: HANDLERS)
+    """Those of a standby refuse what would change something."""
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) addresses by listener."""
     connections: Connections | None = None

@@ -302,7 +302,7 @@ class ForebayServer:
         lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
         table_snapshots = TableSnapshotManager(config.table_snapshot_limits, injected.clock, injected.ids)
-        counters = _counters(config)
+        counters = counters_of(config)
         notifier = ProgressNotifier(asyncio.get_running_loop(), lake.tiering)
         replicas = ReplicaManager(
             injected.fs,
@@ -813,7 +813,7 @@ def bind_tcp(listener: Listener) -> socket.socket:
     return sock
 
 
-def _counters(config: ServerConfig) -> ServerCounters:
+def counters_of(config: ServerConfig) -> ServerCounters:
     """The counters of a server, with what it logs and traces of requests."""
     slow_ms = config.value("server.request.slow-log-threshold")
     counters = ServerCounters(None if slow_ms is None else slow_ms / 1000)

@@ -23,7 +23,7 @@ from forebay.protocol.api import ApiKey
 from forebay.server.config import server_config
 from forebay.server.handlers import offsets
 from forebay.server.journal.server_journal import ServerJournal
-from forebay.server.standby import Standby
+from forebay.server.standby.standby import Standby
 from forebay.store import journal as journal_module
 from forebay.store.directory import DirectoryStore
 from forebay.store.journal import JournalCursor, JournalWriter

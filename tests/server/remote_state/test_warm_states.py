@@ -18,10 +18,10 @@ from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
 from forebay.kv.checkpoint import KvFolder
 from forebay.metadata.table import TableBucket
-from forebay.server import standby as standby_module
 from forebay.server.config import server_config
 from forebay.server.remote_state.state_snapshots import StateSnapshots
-from forebay.server.standby import Standby
+from forebay.server.standby import standby as standby_module
+from forebay.server.standby.standby import Standby
 from forebay.store.directory import DirectoryStore
 from tests.patience import PATIENCE, until
 

@@ -12,9 +12,9 @@ import pytest
 
 import forebay
 from forebay.inprocess import EmbeddedConnection
-from forebay.server import standby as standby_module
 from forebay.server.config import server_config
-from forebay.server.standby import Standby
+from forebay.server.standby import standby as standby_module
+from forebay.server.standby.standby import Standby
 from tests.patience import PATIENCE, until
 
 

@@ -119,15 +119,16 @@ def fetch_state(
     path: str,
     snapshot: StateSnapshot,
     *,
+    near: str | None = None,
     guard: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> None:
     """Make a snapshot the newest checkpoint in the folder `path` of a bucket's state.
 
-    Files that the newest checkpoint there has are copied from it. Each change of the folder is made inside of a
-    `guard`; the error that it raises ends the work. Raises `StorageFailure`, and `CorruptData` if an object or a file
-    is damaged; the folder is as before then.
+    Files that the newest checkpoint there, or in the folder `near`, has are copied from it. Each change of the folder
+    is made inside of a `guard`; the error that it raises ends the work. Raises `StorageFailure`, and `CorruptData` if
+    an object or a file is damaged; the folder is as before then.
     """
-    with KvFolder(fs, path).pinned_checkpoint() as before:
+    with KvFolder(fs, path if near is None else near).pinned_checkpoint() as before:
         there = set() if before is None else set(before.files)
 
         def content(file: StoredStateFile) -> Iterator[bytes]:

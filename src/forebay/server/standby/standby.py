@@ -1,5 +1,7 @@
 """A standby: it repeats the journal of a running server in its own data directory, until that one's lease ends.
 
+While it stands by it may serve reads (`forebay.server.standby.standby_server`): they see what it has repeated.
+
 The lease ends when the server says so, as it does when it is stopped, or when the journal has got no object for its
 time, as this process's clock counts it from the moment at which it saw the last one. No clocks are compared. The server
 counts from the moment at which it began to create that object, which is earlier; so it stops acknowledging before a
@@ -11,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
@@ -19,14 +22,17 @@ from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
+from forebay.metadata.table import TableBucket
 from forebay.server.config import ServerConfig
+from forebay.server.journal.followed_logs import FollowedLogs
 from forebay.server.journal.follower import JournalFollower
 from forebay.server.journal.journal_state import has_journal_state
 from forebay.server.journal.taking_over import fence_once
 from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
 from forebay.server.remote_state.warm_states import WarmStates
+from forebay.server.standby.boundary import Boundary
 from forebay.store.journal import JournalGone, JournalObject, open_journal
-from forebay.store.journal_format import EpochBegan, EpochEnded
+from forebay.store.journal_format import EpochBegan, EpochEnded, LogCut
 from forebay.store.objects import ObjectMissing, ObjectStore
 from forebay.store.opening import open_store
 
@@ -35,9 +41,27 @@ _LOGGER = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 """How often a standby asks for the next object: a request each time."""
 
+_FOLLOW_SECONDS = 1.0
+"""How long objects are repeated before it is looked after everything else: there may always be a next one."""
 _SAVE_SECONDS = 5.0
 _STATES_SECONDS = 5.0
 """How often it is looked for new snapshots of key-value state."""
+
+
+class Reads(Protocol):
+    """Those who serve reads of what a standby repeats. Called in the standby's thread."""
+
+    def offer(self, boundary: Boundary | None, polled_at: float) -> None:
+        """Go on to a later boundary, soon; None: to the one that was offered last, which the journal still ended at
+        when it was asked at `polled_at` (monotonic seconds)."""
+        ...
+
+    def stop(self) -> None:
+        """Begin to end, and do not wait: a takeover does not. A second call does nothing."""
+        ...
+
+
+R = TypeVar("R", bound=Reads)
 
 
 class Standby:
@@ -58,9 +82,15 @@ class Standby:
         self._lease_ms = 0
         self._has_ended = False
         self._seen = clock.monotonic()
-        self._store, self._trim_seconds = store, trim_seconds
+        self.store, self._trim_seconds = store, trim_seconds
         self._next_save = self._next_states = self._next_trim = 0.0
         self._stops = threads.event()
+        self._reads: Reads | None = None
+        self._metadata_number = -1
+        """Of the metadata that reads were offered last."""
+        self._cut: set[TableBucket] = set()
+        """Buckets whose logs have become shorter since reads were offered a boundary."""
+        self._boundary_ms = 0
         self.holder = ""
         """The server that writes to the store, as it calls itself; empty if none has yet."""
         self._follower: JournalFollower | None = None
@@ -104,6 +134,17 @@ class Standby:
         """The number of the last object that was repeated."""
         return 0 if self._follower is None else self._follower.cursor.number
 
+    def serve_reads(self, start: Callable[[FollowedLogs], R]) -> R | None:
+        """Serve reads until `wait` returns, by what `start` makes of the logs. Call it before `wait`.
+
+        Return None for the directory of a server that was stopped, which goes on as one.
+        """
+        if self._follower is None:
+            return None
+        self._reads = reads = start(self._follower.logs)
+        self._offer(self._clock.monotonic(), is_new=self.number > 0)
+        return reads
+
     def stop(self) -> None:
         """Let `wait` return. May be called in any thread."""
         self._stops.set()
@@ -113,7 +154,7 @@ class Standby:
 
         The directory is released then, and a server has to be started on it within its lease.
         """
-        states = WarmStates(self._fs, self._data_dir, self._store)
+        states = WarmStates(self._fs, self._data_dir, self.store)
         try:
             while not self._stops.is_set():
                 if self._follow():
@@ -125,26 +166,44 @@ class Standby:
             return False
         finally:
             states.stop()
+            if self._reads is not None:
+                self._reads.stop()
             self._close()
+
+    def _offer(self, polled_at: float, *, is_new: bool) -> None:
+        """Let reads go on to where the journal was repeated, which ended there at `polled_at`, or went on."""
+        follower, reads = self._follower, self._reads
+        if follower is None or reads is None:
+            return
+        boundary, metadata = None, None
+        if is_new:
+            if follower.metadata.number != self._metadata_number:
+                metadata, self._metadata_number = follower.metadata.content(), follower.metadata.number
+            cut, self._cut = frozenset(self._cut), set()
+            boundary = Boundary(self.number, self._boundary_ms, dict(follower.ends), metadata, cut)
+        reads.offer(boundary, polled_at)
 
     def _follow(self) -> bool:
         """Repeat what is new; return whether there was something."""
         follower = self._follower
         if follower is None:
             return False
+        began = polled_at = self._clock.monotonic()
+        count = 0
         try:
-            found = follower.follow_one()
-            if found is None:
-                return False
-            while found is not None:
+            while polled_at < began + _FOLLOW_SECONDS and (found := follower.follow_one()) is not None:
                 self._see(found)
-                found = follower.follow_one()
+                count += 1
+                polled_at = self._clock.monotonic()
         except JournalGone:
             raise
         except StorageFailure as e:
             # An object that cannot be read may be there: the lease counts from its next sight.
             _LOGGER.warning("the journal cannot be read, and is tried again: %s", e)
             self._seen = self._clock.monotonic()
+            return False
+        self._offer(polled_at, is_new=count > 0)
+        if not count:
             return False
         self._seen = now = self._clock.monotonic()
         if now >= self._next_save:
@@ -163,11 +222,14 @@ class Standby:
             self._next_states = now + _STATES_SECONDS
 
     def _see(self, found: JournalObject) -> None:
+        self._boundary_ms = found.index.last_ms
         for each in found.index.entries:
             if isinstance(each.entry, EpochBegan):
                 self._lease_ms, self.holder = each.entry.lease_ms, each.entry.holder
                 self._has_ended = False
                 _LOGGER.info("standing by for %s (%s)", self.holder, each.entry.reason)
+            elif isinstance(each.entry, LogCut):
+                self._cut.add(each.entry.bucket)
             elif isinstance(each.entry, EpochEnded):
                 _LOGGER.info("%s ended: %s", self.holder, each.entry.reason)
                 self._has_ended = True

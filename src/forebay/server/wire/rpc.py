@@ -41,7 +41,7 @@ from forebay.protocol.messages import Buffer, Message, check_entries, entries_of
 from forebay.protocol.proxy_header import ProxyHeader
 from forebay.protocol.sasl import ANONYMOUS, Authenticator
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, ConnectionDescription, Connections
-from forebay.server.context import HANDLERS, Answer, ServerCall, ServerContext
+from forebay.server.context import Answer, ServerCall, ServerContext
 from forebay.server.counters import request_name
 from forebay.server.flow.connection_memory import ConnectionMemory
 from forebay.server.flow.fair_executor import context_of
@@ -598,7 +598,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         user = self._authenticator.principal
         name = None if user is None else user.name
         call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, memory, is_long)
-        outcome = HANDLERS[request.api.key](self._context, call)
+        outcome = self._context.handlers[request.api.key](self._context, call)
         if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
             self._take(ConnectionEvent.BLOCK)
             return self._write_alone(outcome)
