@@ -7,6 +7,7 @@ admin) take a `Session`, so that they do not depend on these.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import weakref
 from functools import cached_property
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from forebay.client.writing.sender import Sender
 
 T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
+
+_STANDBY_CHECK_SECONDS = 5.0
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
 _numbers = itertools.count(1)
@@ -60,6 +65,9 @@ class Session:
         self._sender_finalizer: weakref.finalize[..., Session] | None = None
         self._closing = False
         self._close_lock = threads.rlock()
+        self._standby: Session | None = None
+        self._standby_checked_at = float("-inf")
+        self._standby_answers: bool | None = None
         self._finalizer = weakref.finalize(self, ClusterClient.close, self.cluster)
         self._finalizer.atexit = False
 
@@ -103,6 +111,38 @@ class Session:
                 self._sender_finalizer.atexit = False
             return self._sender
 
+    @property
+    def reader(self) -> Session:
+        """Whom to ask for rows as they are now: the standby of `client.read.standby` while it answers, else this one.
+
+        It is asked every few seconds whether it does.
+        """
+        if self.settings["client.read.standby"] is None:
+            return self
+        with self._lock:
+            if self._standby is None:
+                self._standby = Session(self.settings.of_standby, clock=self.clock, ids=self.ids, dial=self._dial)
+            standby, now = self._standby, self.clock.monotonic()
+            is_due = now >= self._standby_checked_at + _STANDBY_CHECK_SECONDS
+            if is_due:
+                self._standby_checked_at = now
+        if is_due:
+            try:
+                standby.cluster.bootstrap(retries=0)
+            except ForebayError as e:
+                self.leave_standby(e)
+            else:
+                self._standby_answers = True
+        return standby if self._standby_answers else self
+
+    def leave_standby(self, why: ForebayError) -> None:
+        """Read from the server itself for a while."""
+        with self._lock:
+            self._standby_checked_at = self.clock.monotonic()
+            answered, self._standby_answers = self._standby_answers, False
+        if answered is not False:
+            _LOGGER.warning("reading from the server itself, since its standby does not answer: %s", why.message)
+
     def close(self, timeout: Span | None = None) -> None:
         """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing, or
         waits for the first one.
@@ -122,6 +162,8 @@ class Session:
                     error = sender.close(seconds)
             finally:
                 self.cluster.close()
+                if self._standby is not None:
+                    self._standby.cluster.close()
                 self._finalizer.detach()
         if error is not None:
             raise error

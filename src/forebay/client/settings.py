@@ -28,6 +28,9 @@ LAKE_OPTIONS = "lake_options"
 """
 
 _BOOTSTRAP = "bootstrap.servers"
+_STANDBY = "client.read.standby"
+_STANDBY_SECONDS = 5.0
+_TIMEOUTS = ("client.connect-timeout", "client.request-timeout", "client.retry-timeout")
 _IDEMPOTENCE = "client.writer.enable-idempotence"
 _SCAN_STRATEGY = "client.scanner.kv.batch-strategy"
 _SCANS_ON_SERVERS = "client.scanner.kv.server-side.enabled"
@@ -48,6 +51,47 @@ _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 _WITHOUT_EFFECT = "part of Fluss's own client; accepted, without effect"
 
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`host:port` of a server."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """The servers in "host:port,host:port". A host without a port means port 9123.
+
+    Raises `InvalidRequest` for anything else.
+    """
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{text!r} is not the address of a server: write 'host:port'")
+    addresses = []
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        scheme, slashes, rest = part.strip().rpartition("://")
+        place = rest.partition("/")[0]
+        if slashes or place != rest:
+            raise InvalidRequest(
+                f"{part.strip()!r} is not a server address: write {place or 'host:port'!r}, without "
+                f"{scheme + slashes if slashes else rest[len(place) :]!r}"
+            )
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = part.strip(), str(DEFAULT_PORT)
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise InvalidRequest(f"{part.strip()!r} is not a server address: write 'host:port'")
+        addresses.append(Address(host.removeprefix("[").removesuffix("]"), int(port)))
+    if not addresses:
+        raise InvalidRequest("no bootstrap server was given: write 'host:port', for instance '127.0.0.1:9123'")
+    return tuple(addresses)
+
+
 OPTIONS: dict[str, Option] = by_name(
     (
         Option(
@@ -66,6 +110,12 @@ OPTIONS: dict[str, Option] = by_name(
             seconds,
             60.0,
             "(Forebay) how long operations that are safe to repeat are retried while servers are unavailable",
+        ),
+        Option(
+            "client.read.standby",
+            parse_addresses,
+            None,
+            "(Forebay) where a standby serves reads: scans and lookups go there while it answers",
         ),
         Option(
             "client.tracing.enabled",
@@ -194,17 +244,6 @@ def option_name(name: str) -> str:
     raise InvalidRequest(f"there is no client option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """`host:port` of a server."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 @dataclass(frozen=True)
 class Settings:
     """Bootstrap servers and options of a connection. Hashable and picklable; passwords and lake options are not shown.
@@ -247,6 +286,13 @@ class Settings:
         return {**info.lake_options(), **dict(self.lake_options)}
 
     @property
+    def of_standby(self) -> Settings:
+        """Those of a connection to the standby of `client.read.standby`, which gives up early."""
+        kept = {name: value for name, value in self.user_options if name != _STANDBY}
+        hasty = dict.fromkeys(_TIMEOUTS, _STANDBY_SECONDS)
+        return Settings(self[_STANDBY], tuple(sorted({**kept, **hasty}.items())), self.lake_options)
+
+    @property
     def idempotent(self) -> bool:
         """Whether writes are idempotent: enabled (the default), and possible with the configured acks and retries."""
         certain = self["client.writer.acks"] == -1 and self["client.writer.retries"] > 0
@@ -265,35 +311,6 @@ class Settings:
         servers = ",".join(str(address) for address in self.bootstrap_servers)
         lake = f", {LAKE_OPTIONS} for {', '.join(key for key, _ in self.lake_options)}" if self.lake_options else ""
         return f"Settings({servers}{''.join(f', {name}={value!r}' for name, value in options.items())}{lake})"
-
-
-def parse_addresses(text: str) -> tuple[Address, ...]:
-    """The servers in "host:port,host:port". A host without a port means port 9123.
-
-    Raises `InvalidRequest` for anything else.
-    """
-    if not isinstance(text, str):
-        raise InvalidRequest(f"{text!r} is not the address of a server: write 'host:port'")
-    addresses = []
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        scheme, slashes, rest = part.strip().rpartition("://")
-        place = rest.partition("/")[0]
-        if slashes or place != rest:
-            raise InvalidRequest(
-                f"{part.strip()!r} is not a server address: write {place or 'host:port'!r}, without "
-                f"{scheme + slashes if slashes else rest[len(place) :]!r}"
-            )
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or port.endswith("]"):
-            host, port = part.strip(), str(DEFAULT_PORT)
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise InvalidRequest(f"{part.strip()!r} is not a server address: write 'host:port'")
-        addresses.append(Address(host.removeprefix("[").removesuffix("]"), int(port)))
-    if not addresses:
-        raise InvalidRequest("no bootstrap server was given: write 'host:port', for instance '127.0.0.1:9123'")
-    return tuple(addresses)
 
 
 def make_settings(

@@ -8,7 +8,7 @@ Open the table again to see columns that were added since.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from forebay.api.data import Missing, Rows
 from forebay.api.filters import FilterLike, as_predicate
 from forebay.api.keys import key_rows
 from forebay.api.scan import ArrowStream, ScanRequest
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest, Unavailable, UnsupportedOperation
 from forebay.base.quantity import Span, span_seconds
 from forebay.client.cluster.buckets import check_bucket, plan_buckets
 from forebay.client.cluster.offsets import LogPlace
@@ -262,7 +262,7 @@ class Table(ArrowStream):
         if source == "union" and not self.info.lake_enabled:
             _tell_no_lake(self.path)
         request = ScanRequest(columns, as_predicate(filter, self.arrow_schema), limit, partitions, buckets)
-        return scan_of(self.connection, self.info, request, source)
+        return scan_of(self.connection.reader, self.info, request, source)
 
     def _scan_as_of(
         self,
@@ -326,7 +326,7 @@ class Table(ArrowStream):
         """
         from forebay.client.reading.table_snapshot import open_table_snapshot
 
-        return open_table_snapshot(self.connection, self.info, lease, partitions, name)
+        return open_table_snapshot(self.connection.reader, self.info, lease, partitions, name)
 
     def changes(
         self,
@@ -425,7 +425,9 @@ class Table(ArrowStream):
         with missing="error" it raises `NotFound`.
         With `insert_missing` the server first inserts a row of nothing but its key (and auto-increment number).
         """
-        return self._lookup(columns).find(keys, missing, insert_missing)
+        if insert_missing:
+            return self._lookup(self.connection, columns).find(keys, missing, insert_missing)
+        return self._looked_up(columns, lambda lookup: lookup.find(keys, missing))
 
     def lookup_table(
         self,
@@ -462,21 +464,31 @@ class Table(ArrowStream):
         partitioned table). The result's first column `_prefix_index` is the index of the row's prefix, counted from 0;
         rows are in the order of the prefixes.
         """
-        return self._lookup(columns).find_prefixes(prefixes)
+        return self._looked_up(columns, lambda lookup: lookup.find_prefixes(prefixes))
 
-    def _lookup(self, columns: Sequence[str] | None) -> Lookup:
+    def _looked_up(self, columns: Sequence[str] | None, call: Callable[[Lookup], pa.Table]) -> pa.Table:
+        """The result of a call, of the standby if there is one that answers."""
+        session = self.connection.reader
+        if session is not self.connection:
+            try:
+                return call(self._lookup(session, columns))
+            except Unavailable as e:
+                self.connection.leave_standby(e)
+        return call(self._lookup(self.connection, columns))
+
+    def _lookup(self, session: Session, columns: Sequence[str] | None) -> Lookup:
         from forebay.client.lookups.lookup import Lookup
 
-        key = None if columns is None else tuple(columns)
+        key = session.number, None if columns is None else tuple(columns)
         lookup = self._lookups.get(key)
         if lookup is None:
             if len(self._lookups) >= _LOOKUPS_KEPT:
                 self._lookups.clear()
-            lookup = self._lookups[key] = Lookup(self.connection, self.info, columns)
+            lookup = self._lookups[key] = Lookup(session, self.info, columns)
         return lookup
 
     @cached_property
-    def _lookups(self) -> dict[tuple[str, ...] | None, Lookup]:
+    def _lookups(self) -> dict[tuple[int, tuple[str, ...] | None], Lookup]:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import forebay
 from forebay.base.errors import NotFound, StorageFailure, Unavailable, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.inprocess import EmbeddedConnection
+from forebay.protocol.api import ApiKey
 from forebay.server.config import server_config
 from forebay.server.context import HANDLERS
 from forebay.server.standby import standby as standby_module
@@ -290,6 +291,41 @@ def test_reads_are_refused_while_the_journal_cannot_be_read(
                 forebay.connect(standby.reads.addresses.bootstrap_servers)
         until(lambda: server.staleness_seconds() < 0.3, "the standby reads the journal again")
         assert there.scan().to_arrow().num_rows == 20
+
+
+def test_a_client_reads_from_the_standby_that_it_names_and_from_the_server_without(
+    tmp_path: Path, primary: EmbeddedConnection, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primary.create_table("fluss.kv", {"id": "BIGINT", "v": "STRING"}, primary_key="id").upsert(rows(0))
+    primary.create_table("fluss.log", {"id": "BIGINT", "v": "STRING"}).append(rows(0))
+    with reading(tmp_path / "standby", settings) as standby:
+        standby.await_all(primary)
+        there = standby.reads.addresses.bootstrap_servers
+
+        def asked(api: ApiKey) -> tuple[int, int]:
+            servers = primary.server.server, standby.reads.server
+            counts = [server.context.counters.requests.get(api) for server in servers]
+            of_primary, of_standby = [0 if count is None else sum(count.times.buckets) for count in counts]
+            return of_primary, of_standby
+
+        with forebay.connect(primary.server.bootstrap_servers, read_standby=there) as conn:
+            kv, log = conn.table("fluss.kv"), conn.table("fluss.log")
+            assert kv.scan().to_arrow().num_rows == log.scan().to_arrow().num_rows == 20
+            assert kv.lookup([3, 4]).num_rows == 2
+            with kv.snapshot() as snapshot:
+                assert snapshot.scan().to_arrow().num_rows == 20
+            kv.upsert([{"id": 3, "v": "new"}])
+            for api in (ApiKey.SCAN_KV, ApiKey.LOOKUP, ApiKey.OPEN_TABLE_SNAPSHOT, ApiKey.FETCH_LOG):
+                assert asked(api)[0] == 0
+                assert asked(api)[1] > 0
+            standby.await_all(primary)
+            assert kv.lookup([3])["v"].to_pylist() == ["new"]
+            standby.reads.stop()
+            standby.reads.join()
+            assert kv.lookup([3])["v"].to_pylist() == ["new"]
+            assert kv.scan().to_arrow().num_rows == log.scan().to_arrow().num_rows == 20
+    with forebay.connect(primary.server.bootstrap_servers, read_standby=there) as conn:
+        assert conn.table("fluss.log").scan().to_arrow().num_rows == 20
 
 
 def test_after_a_takeover_the_directory_is_served_and_has_nothing_of_the_reads(

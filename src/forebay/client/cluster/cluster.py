@@ -368,12 +368,12 @@ class ClusterClient:
 
     # ---- the view ---------------------------------------------------------------------------------------------------
 
-    def bootstrap(self) -> None:
-        """Fetch the nodes from the bootstrap servers. Raises `Unavailable` if none responds, after a few attempts."""
+    def bootstrap(self, retries: int = BOOTSTRAP_RETRIES) -> None:
+        """Fetch the nodes from the bootstrap servers. Raises `Unavailable` if none responds, after `retries`."""
         back_off = BackOff(self.ids)
         errors: dict[Address, ForebayError] = {}
         notice = WaitNotice(self.clock)
-        for attempt in range(1 + BOOTSTRAP_RETRIES):
+        for attempt in range(1 + retries):
             if attempt:
                 self.clock.sleep(5 * back_off.next_seconds())
             for address in self.settings.bootstrap_servers:

@@ -324,6 +324,8 @@ def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, m
     if log.remote is not None and offset < log.local_start_offset and log.remote.readable_bytes(offset):
         fetch.is_in_store = True
         return fetch.offset
+    if replica.is_log_borrowed and offset > fetch.high_watermark:
+        return fetch.offset  # read from the server that is followed: it comes here, too
     return _read_source(fetch, replica, log, fetch.offset, bytes_max, min_one_batch)
 
 

@@ -86,6 +86,11 @@ def _check_offset(epochs: LogEpochs, replica: BucketReplica, offset: int, epoch:
     if shared is not None:
         answer.shared_until = shared
     epochs.check(replica.bucket, offset, epoch)
+    if offset > end and replica.is_log_borrowed:
+        raise Unavailable(
+            f"this standby has repeated the log of bucket {replica.bucket} up to offset {end}, and not yet to {offset}",
+            ErrorCode.REQUEST_TIME_OUT,
+        )
     if offset > end:
         raise InvalidRequest(
             f"the log of bucket {replica.bucket} ends at offset {end}, and has never had offset {offset}: the position "
