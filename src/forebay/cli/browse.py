@@ -146,6 +146,9 @@ def _status(connection: Connection, options: argparse.Namespace) -> int:
             "transactions": now.open_transactions + now.decided_transactions, "memory bytes": now.resident_bytes,
             "disk bytes free": now.disk_free_bytes,
         }  # fmt: skip
+        if now.standby_as_of is not None and now.staleness is not None:
+            work["a standby, as of"] = now.standby_as_of.isoformat(timespec="milliseconds")
+            work["seconds since it saw the end of the journal"] = now.staleness.total_seconds()
         work |= {f"damaged {each.path} {each.bucket}": each.message for each in now.damaged}
     except UnsupportedOperation:
         work = {}

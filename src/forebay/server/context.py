@@ -92,6 +92,9 @@ class ServerContext:
     """What uploads to the store, if there is one."""
     handlers: Mapping[ApiKey, Handler] = field(default_factory=lambda: HANDLERS)
     """Those of a standby refuse what would change something."""
+    standby: Callable[[], tuple[int, float]] | None = None
+    """Of a standby: as of when reads are, by the clock of the server that it follows (ms), and for how many seconds it
+    was not seen that this is all that the journal has. None for a server."""
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) addresses by listener."""
     connections: Connections | None = None

@@ -109,6 +109,12 @@ def test_rows_lookups_and_changes_are_those_of_the_primary(
         assert by_id(there_kv.lookup(keys)) == by_id(kv.lookup(keys))
         changes = kv.changes(start="earliest", stop="latest").to_arrow()
         assert by_id(there_kv.changes(start="earliest", stop="latest").to_arrow()).equals(by_id(changes))
+    shown = standby.conn.admin.describe_server()
+    assert shown.staleness is not None
+    assert shown.staleness.total_seconds() < 10
+    assert shown.standby_as_of is not None
+    assert shown.standby_as_of >= changes["_commit_timestamp"].to_pylist()[-1]
+    assert primary.admin.describe_server().staleness is None
 
 
 def test_tables_partitions_and_schemas_follow(primary: EmbeddedConnection, standby: ReadingStandby) -> None:

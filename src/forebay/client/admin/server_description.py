@@ -178,6 +178,10 @@ class ServerDescription:
     """The tables of the `items` that have only an id."""
     damaged: Sequence[DamagedBucket] = ()
     """Buckets that were found damaged when they were opened, up to 20."""
+    standby_as_of: dt.datetime | None = None
+    """Of a standby that serves reads: as of when these are, by the clock of the server that it follows."""
+    staleness: dt.timedelta | None = None
+    """Of a standby: for how long it was not seen that reads have all that the server has stored."""
 
     def since(self, before: ServerDescription | None = None) -> ServerLoad:
         """The load between an earlier description and this one; without one, or after a restart, since the start."""
@@ -255,6 +259,8 @@ def describe_server(
             )
             for each in answer.damaged_buckets
         ],
+        standby_as_of=_time(answer.standby_as_of_ms) if answer.HasField("standby_as_of_ms") else None,
+        staleness=_span(answer.standby_stale_ms) if answer.HasField("standby_stale_ms") else None,
         **{name: getattr(answer, name) for name in _SAME},
     )
 

@@ -122,6 +122,9 @@ def _add_load(context: ServerContext, response: pb.DescribeServerResponse) -> No
         else:
             response.decided_transactions = count
         response.staged_bytes += staged
+    if context.standby is not None:
+        response.standby_as_of_ms, stale_seconds = context.standby()
+        response.standby_stale_ms = round(1000 * stale_seconds)
     states = context.lake.tiering.state_counts()
     response.tiered_tables = states.total()
     response.pending_tables, response.tiering_tables = states[TieringState.PENDING], states[TieringState.TIERING]

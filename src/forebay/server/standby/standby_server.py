@@ -149,6 +149,7 @@ class StandbyServer(ForebayServer):
             RequestLimits(injected.clock, config.value("server.request.max-items"), config.answer_bytes_max),
             counters, epochs, remote_logs=remote_logs,
             handlers=_handlers(self.staleness_seconds, config.seconds("standby.max-staleness")),
+            standby=lambda: (0 if self.boundary is None else self.boundary.at_ms, self.staleness_seconds()),
         )  # fmt: skip
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
