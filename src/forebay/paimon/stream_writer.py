@@ -16,7 +16,7 @@ known not to be committed and were not handed to another writer. `Table.remove_o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -58,6 +58,8 @@ class WritableTable(Protocol):
     def new_commit(self, user: str) -> FileStoreCommit: ...
 
     def maintenance(self) -> Maintenance: ...
+
+    def compact(self, full: bool = False, partitions: Any = None, *, expire: bool = True) -> Snapshot | None: ...
 
 
 class StreamWriter:
@@ -166,7 +168,8 @@ class StreamWriter:
         watermark: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> list[Snapshot]:
-        """Commit as number `identifier`, once; return the new snapshots, none if the number is already committed.
+        """Commit as number `identifier`, once; return the new snapshots, none if the number is already committed,
+        except for that of its compaction, if the process that committed it was killed before.
 
         Without `messages` (of other writers of this stream), everything prepared since the last commit is committed, or
         everything written if `prepare` was not called. Numbers must increase from commit to commit. A committed number
@@ -248,7 +251,7 @@ class StreamWriter:
                 self._forget()
                 if attempt.is_private:
                     self._committer.abort(work.messages)
-                return snapshots
+                return self._compact_left({m.partition for m in rows})
             if compacted:
                 snapshots += self._compact(attempt, compacted)
         except BaseException as e:
@@ -266,6 +269,18 @@ class StreamWriter:
             if attempt.is_private:
                 self._committer.abort(compacted)
             return []
+
+    def _compact_left(self, partitions: Collection[bytes]) -> list[Snapshot]:
+        """Compact, where readers of rows or changes wait for it, what a process that was killed between the commits of
+        its rows and of their compaction has left."""
+        options = self._table.context.options
+        if options.write_only or not (self.has_primary_key and options.needs_lookup):
+            return []
+        try:
+            snapshot = self._table.compact(partitions=partitions.__contains__, expire=False)
+        except Conflict:  # another job does it
+            return []
+        return [] if snapshot is None else [snapshot]
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

@@ -258,6 +258,28 @@ def test_numbers_must_grow(tmp_path: Path) -> None:
     assert rows(table) == expected(range(2))
 
 
+def test_a_commit_that_was_killed_before_its_compaction_is_compacted_when_it_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "t"
+    table = make_table(root, {"write-only": "false", "changelog-producer": "lookup"})
+    with table.with_options({"write-only": "true"}).stream_writer("job") as killed:
+        put(killed, batch(0))
+        killed.commit(0)
+
+    def changes() -> list[int]:
+        ids: list[int] = open_table(root).changes(start="earliest", stop="latest").to_arrow()["id"].to_pylist()
+        return sorted(ids)
+
+    assert changes() == []
+    for _ in range(2):
+        with open_table(root).stream_writer("job") as writer:
+            put(writer, batch(0))
+            writer.commit(0)
+        assert changes() == [0, 1, 2, 3, 4]
+    assert rows(open_table(root)) == expected(range(1))
+
+
 def failing_table(root: Path) -> tuple[FailingFileIO, Table]:
     make_table(root, {"commit.max-retries": "2"})
     io = FailingFileIO(FAST)

@@ -18,7 +18,7 @@ from forebay.paimon.table import Table
 from forebay.spark.lake_options import write_options
 from forebay.spark.writing import committing
 from forebay.spark.writing.background import BackgroundCompaction, LimitedRunner, PackRounds
-from forebay.spark.writing.committing import Overwrite
+from forebay.spark.writing.committing import Overwrite, commit_batch
 from forebay.spark.writing.stream_commits import Epoch, StreamCommits, must_wait
 from tests.paimon.lake import put, stream_of
 from tests.patience import PATIENCE
@@ -76,6 +76,42 @@ def test_a_micro_batch_that_comes_again_adds_nothing_and_leaves_no_file(
     assert restarted.metrics()["repeatedBatches"] == "1"
     restarted.commit(epoch(table, 2, some(3)))
     assert rows_of(table) == some(1, 2, 3)
+
+
+LOOKUP = {"key": "id", "bucket": "1", "changelog-producer": "lookup"}
+
+
+def changes_of(table: Table) -> list[tuple[str, int]]:
+    found = table.refresh().changes(start="earliest", stop="latest").to_arrow()
+    return list(zip(found["_change_type"].to_pylist(), found["id"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("wait", ["true", "false"])
+def test_a_micro_batch_that_was_killed_before_its_compaction_is_compacted_when_it_comes_again(
+    tmp_path: Path, wait: str
+) -> None:
+    table = make(tmp_path, **LOOKUP, lookup_wait=wait)
+    killed = commits_of(table)
+    killed.rounds = killed.background = None
+    killed.commit(epoch(table, 0, some(1, 2)))
+    assert changes_of(table) == []
+    restarted = commits_of(table.refresh())
+    assert restarted.commit(epoch(table, 0, some(1, 2))) == []
+    if restarted.background is not None:
+        settled(restarted)
+    assert changes_of(table) == [("insert", 1), ("insert", 2)]
+    assert commits_of(table.refresh()).commit(epoch(table, 0, some(1, 2))) == []
+    assert changes_of(table) == [("insert", 1), ("insert", 2)]
+
+
+def test_a_run_of_a_job_that_was_killed_before_its_compaction_is_compacted_when_it_is_repeated(tmp_path: Path) -> None:
+    table = make(tmp_path, **LOOKUP)
+    write_only = table.with_options({"write-only": "true"})
+    rows = some(1, 2)
+    commit_batch(write_only, write_in_lanes(write_only, [[rows]]), None, threads, ("job", 7))
+    assert changes_of(table) == []
+    assert commit_batch(table, write_in_lanes(table, [[rows]]), None, threads, ("job", 7)) == []
+    assert changes_of(table) == [("insert", 1), ("insert", 2)]
 
 
 def test_a_query_with_a_new_checkpoint_writes_on(tmp_path: Path) -> None:

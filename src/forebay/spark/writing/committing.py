@@ -71,6 +71,9 @@ def _commit_once(
     committer = table.new_commit(user)
     if not committer.filter_committed([Committable(version, ())]):
         committer.abort(messages)
+        # The attempt that committed it may have been killed before it compacted, which makes the changelog.
+        compaction = InlineCompaction(table, runner)
+        compaction.run({m.partition for m in messages}, replaced=overwrite is not None)
         return []
     messages = with_precommit_compaction(table, messages, runner)
     return commit_and_compact(table, messages, overwrite, runner, once_as=(user, version))

@@ -148,6 +148,9 @@ class StreamCommits:
         elif epoch.messages:
             committer.abort(epoch.messages)
             self.counts.repeated += 1
+            if isinstance(self.rounds, BucketRounds):
+                # The run that committed it may have been killed before it compacted, which makes the changelog.
+                self._compact(epoch, full)
         self._count(epoch, snapshots, SYSTEM_CLOCK.monotonic() - started)
         return snapshots
 
