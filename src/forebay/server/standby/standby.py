@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
-from forebay.base.errors import InvalidRequest, StorageFailure
+from forebay.base.errors import Conflict, InvalidRequest, StorageFailure
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory
@@ -247,10 +247,15 @@ class Standby:
             return True  # the server takes the store over or learns that it may not
         self._seen = self._clock.monotonic()
         try:
+            # In the place of a directory that is not mounted now there may be an empty one.
+            follower.cursor.require_place()
             if not fence_once(follower, self._fs, self._data_dir, self._began, self._clock, self._ids):
                 return False
         except JournalGone:
             raise
+        except Conflict as e:
+            _LOGGER.warning("no takeover for now: %s", e)
+            return False
         except StorageFailure as e:
             _LOGGER.warning("it is not known who has taken over: %s", e)
             return False
