@@ -27,7 +27,7 @@ from forebay.server.remote_log.remote_log import read_writers
 from forebay.store.objects import ObjectStore
 
 _OPEN_MAX = 256
-"""Logs that stay open while nobody reads them."""
+"""Logs that stay open without a reader."""
 
 _LOCAL_SEGMENTS = 2
 """The newest segments of a log, which `FollowedLogs.trim` leaves."""
