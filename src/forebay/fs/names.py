@@ -36,8 +36,10 @@ RESTORED_FILE = "restored"
 RECOVERY_POINTS_FILE = "recovery-points.checkpoint"
 HIGH_WATERMARKS_FILE = "high-watermarks.checkpoint"
 
+READS_FOLDER = "standby.reads"
+"""Of a standby: all that is only for its reads. No server needs it."""
 STAGES_FOLDER = "transactions.staged"
-"""No database has a point in its name."""
+"""No database has a point in its name, so that it is none of these folders."""
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"

@@ -338,7 +338,16 @@ class ForebayServer:
         if journal is not None and remote_logs is not None and states is not None:
             self._start_journal(journal, self._context, remote_logs, states)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
+        if journal is not None:
+            coordinator.submit(self._remove_reads, data_dir)
         io.submit(transactions.finish_decided)
+
+    def _remove_reads(self, data_dir: str) -> None:
+        """Remove what a standby that was killed had made for its reads."""
+        try:
+            self._injected.fs.remove_tree(names.join(data_dir, names.READS_FOLDER))
+        except ForebayError as e:  # reads of this process that are just ending remove it, too
+            _LOGGER.info("%s", e.message)
 
     def _take_over(self, directory: DataDirectory) -> ServerJournal | None:
         """Take over the store, if there is one."""

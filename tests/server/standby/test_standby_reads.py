@@ -354,11 +354,24 @@ def test_after_a_takeover_the_directory_is_served_and_has_nothing_of_the_reads(
             thread.join(PATIENCE)
         assert taken_over == [True]
         reads.join()
-    assert not (tmp_path / "standby" / "standby-reads").exists()
+    assert not (tmp_path / "standby" / "standby.reads").exists()
     with forebay.embedded(tmp_path / "standby", settings=settings) as conn:
         table = conn.table("fluss.kv")
         assert by_id(table.scan().to_arrow()).to_pylist() == rows(0).to_pylist()
         table.upsert(rows(5))
+
+
+def test_what_a_killed_standby_has_made_for_reads_is_removed(tmp_path: Path, settings: dict[str, str]) -> None:
+    with forebay.embedded(tmp_path / "primary", settings=settings) as primary:
+        primary.create_table("fluss.kv", {"id": "BIGINT", "v": "STRING"}, primary_key="id").upsert(rows(0))
+    left = tmp_path / "standby" / "standby.reads" / "kv"
+    standby = Standby.of(server_config(tmp_path / "standby", settings=settings))
+    left.mkdir(parents=True)
+    (left / "state").write_bytes(b"rows")
+    assert standby.wait()
+    with forebay.embedded(tmp_path / "standby", settings=settings) as conn:
+        until(lambda: not left.parent.exists(), "the folder is removed")
+        assert conn.table("fluss.kv").scan().to_arrow().num_rows == 20
 
 
 def test_a_directory_of_a_stopped_server_serves_no_reads(tmp_path: Path, settings: dict[str, str]) -> None:

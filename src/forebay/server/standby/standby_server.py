@@ -50,9 +50,6 @@ from forebay.store.objects import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
 
-READS_FOLDER = "standby-reads"
-"""The folder, in the standby's data directory, of all that is only for reads."""
-
 READ_APIS = frozenset(
     {
         ApiKey.GET_METADATA, ApiKey.GET_CLUSTER_HEALTH, ApiKey.DESCRIBE_CLUSTER_CONFIGS, ApiKey.DESCRIBE_SERVER,
@@ -109,7 +106,7 @@ class StandbyServer(ForebayServer):
 
     def _open_parts(self) -> None:
         config, injected = self.config, self._injected
-        folder = names.join(self._standby_dir, READS_FOLDER)
+        folder = names.join(self._standby_dir, names.READS_FOLDER)
         injected.fs.remove_tree(folder)
         directory = self._directory = DataDirectory.open(injected.fs, folder)
         coordinator, writers = self._executor("forebay-coordinator", 1), self._executor("forebay-write", 1)
@@ -169,7 +166,7 @@ class StandbyServer(ForebayServer):
             for connection in list(self._connections):
                 connection.abort()
         await super().stop()
-        self._injected.fs.remove_tree(names.join(self._standby_dir, READS_FOLDER))
+        self._injected.fs.remove_tree(names.join(self._standby_dir, names.READS_FOLDER))
 
     @any_thread
     def staleness_seconds(self) -> float:
@@ -222,7 +219,7 @@ class StandbyServer(ForebayServer):
         for bucket in cut:
             if context.replicas.find_table(bucket) is not None:
                 folder = names.tablet_folder("kv", context.replicas.physical_path(bucket), bucket)
-                self._injected.fs.remove_tree(names.join(self._standby_dir, READS_FOLDER, folder))
+                self._injected.fs.remove_tree(names.join(self._standby_dir, names.READS_FOLDER, folder))
 
     @staticmethod
     def _follow(replicas: ReplicaManager, ends: Mapping[TableBucket, int]) -> None:
