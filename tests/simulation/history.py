@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import zlib
 from collections import Counter
@@ -20,6 +21,7 @@ from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
 from forebay.server import metadata_store
+from forebay.server.journal.followed_logs import FollowedLogs
 from forebay.server.journal.store_gate import LeaseGate, StoreGate
 from forebay.server.metadata_store import StoredTransaction
 from forebay.server.transactions.commit_conditions import UnchangedKeys
@@ -28,9 +30,10 @@ from forebay.server.transactions.stages import StageFiles
 from forebay.store import journal
 from forebay.unionread import expired
 from tests.simulation.checks import Checks
-from tests.simulation.disk import SimFileSystem
+from tests.simulation.disk import SimFileSystem, SimVfs
 from tests.simulation.faults import Faults
 from tests.simulation.scheduler import Process
+from tests.simulation.standby_reads import SimReads
 from tests.simulation.workload import Workload
 from tests.simulation.world import Damage, World
 
@@ -218,6 +221,12 @@ def _run(world: World) -> None:
         MUTANTS[mutant](world)
     world.rot = 1.5 if rng.random() < ROTTEN_SHARE and world.store is None else 0.0
     load = Workload(world, lake=rng.random() < 0.7, actors=rng.randint(2, 4), steps=rng.randint(6, 16))
+    numbers = itertools.count()
+
+    def make_reads(standby: Process, fs: SimFileSystem, vfs: SimVfs, logs: FollowedLogs) -> SimReads:
+        return SimReads(world, load, standby, next(numbers), fs, vfs, logs)
+
+    world.machines.make_reads = make_reads
     sched.spawn(world.control, world.supervise, name="supervisor")
     load.set_up()
     load.begin()

@@ -5,12 +5,15 @@ starts another server, or when a standby takes over. The former server may live 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import StorageFailure
 from forebay.server.config import server_config
+from forebay.server.journal.followed_logs import FollowedLogs
 from forebay.server.journal.store_copy import copy_store
-from forebay.server.standby.standby import Standby
+from forebay.server.standby.standby import Reads, Standby
 from tests.simulation.disk import SimDatabaseFile, SimFileSystem, SimVfs
 from tests.simulation.object_store import SimObjectStore
 from tests.simulation.scheduler import Process, SimClock
@@ -35,6 +38,8 @@ class Machines:
         self.formers: list[Process] = []
         """Servers from which another machine has taken over."""
         self.standbys: list[Process] = []
+        self.make_reads: Callable[[Process, SimFileSystem, SimVfs, FollowedLogs], Reads] | None = None
+        """Makes the reads of a standby."""
 
     @property
     def ports(self) -> tuple[int, int]:
@@ -143,6 +148,8 @@ class Machines:
                 database_file=lambda path: SimDatabaseFile(path, vfs),
                 trim_seconds=config.seconds("remote.log.task-interval-duration"),
             )
+            if self.make_reads is not None and self._rng.random() < 0.5:
+                standby.serve_reads(partial(self.make_reads, process, fs, vfs))
             if not standby.wait():
                 return
         except StorageFailure as e:

@@ -460,8 +460,8 @@ class World:
 
     # ---- clients ----------------------------------------------------------------------------------------------------
 
-    def connect(self, process: Process, **options: str) -> Connection:
-        settings = make_settings(self.machines.addresses, None, None, {**CLIENT_OPTIONS, **options})
+    def connect(self, process: Process, addresses: str | None = None, **options: str) -> Connection:
+        settings = make_settings(addresses or self.machines.addresses, None, None, {**CLIENT_OPTIONS, **options})
         connection = Connection(
             settings,
             clock=SimClock(self.sched, process),

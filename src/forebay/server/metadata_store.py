@@ -588,7 +588,8 @@ class MetadataStore:
         sums: dict[int, int] = {}
         with self._lock:
             for table, column in (("tables", "schema_id"), ("schemas", "schema_id"), ("partitions", "partition_id")):
-                for table_id, number, crc in self._connection.execute(f"SELECT table_id, {column}, crc FROM {table}"):
+                rows = self._connection.execute(f"SELECT table_id, {column}, crc FROM {table}").fetchall()
+                for table_id, number, crc in rows:
                     sums[table_id] = sums.get(table_id, 0) + hash((table, number, crc))
         return sums
 
