@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,10 +18,14 @@ from forebay.inprocess import EmbeddedConnection
 from forebay.protocol.api import ApiKey
 from forebay.server.config import server_config
 from forebay.server.context import HANDLERS
+from forebay.server.metadata_store import MetadataStore, StoredCommit, StoredTransaction
 from forebay.server.standby import standby as standby_module
+from forebay.server.standby.boundary import MemoryDatabase
 from forebay.server.standby.reads import ReadsInThread, serve_reads
 from forebay.server.standby.standby import Standby
-from forebay.server.standby.standby_server import READ_APIS
+from forebay.server.standby.standby_server import READ_APIS, FollowedDecisions
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.transactions.transaction import TransactionState
 from forebay.store.journal import JournalCursor, newest_object
 from tests.patience import PATIENCE, until
 
@@ -226,6 +231,41 @@ def test_table_snapshots_have_all_rows_of_a_transaction_or_none(
     thread.join(PATIENCE)
     standby.await_all(primary)
     assert by_id(there.scan().to_arrow()) == by_id(kv.scan().to_arrow())
+
+
+def test_a_state_that_cannot_go_on_is_made_again(
+    primary: EmbeddedConnection, standby: ReadingStandby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = primary.create_table("fluss.kv", {"id": "BIGINT", "v": "STRING"}, primary_key="id")
+    kv.upsert(rows(0))
+    standby.await_all(primary)
+    there = standby.conn.table("fluss.kv")
+    assert there.scan().to_arrow().num_rows == 20
+
+    def fail(self: BucketReplica, end: int) -> None:
+        raise StorageFailure("the disk does not read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BucketReplica, "follow", fail)
+        kv.upsert(rows(50))
+        standby.await_all(primary)
+    assert there.scan().to_arrow().num_rows == 40
+
+
+def test_a_table_with_an_unfinished_transaction_is_not_pinned_before_its_logs_are_shown(tmp_path: Path) -> None:
+    metadata = MetadataStore(MemoryDatabase())
+    decisions = FollowedDecisions(metadata)
+    decided = StoredTransaction(1, "app", 1, TransactionState.DECIDED, 0, 7)
+    metadata.put_transaction(decided, commits=[StoredCommit(5, 1, 0, 1, "app", 1, "", "WRITE", 2)])
+    decisions.reload()
+    assert decisions.unfinished == {5}
+    decisions.logs_are_shown()
+    assert decisions.unfinished == {5}
+    metadata.put_transaction(replace(decided, state=TransactionState.COMMITTED))
+    decisions.reload()
+    assert decisions.unfinished == {5}, "the logs have but a part of the rows"
+    decisions.logs_are_shown()
+    assert decisions.unfinished == frozenset()
 
 
 def test_old_records_come_from_the_store_and_states_from_their_snapshots(

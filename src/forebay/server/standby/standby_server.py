@@ -71,14 +71,20 @@ class FollowedDecisions:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
+        self._found: frozenset[int] = frozenset()
 
     def reload(self) -> None:
-        """Show what the store has, whose content was replaced."""
+        """Add what the store has, whose content was replaced; what it had stays until the logs are as new as that."""
         query = (
             "SELECT table_commits.* FROM table_commits JOIN transactions USING (transaction_id) "
             "WHERE transactions.state = ?"
         )
-        self.unfinished = frozenset(row[0] for row in self._metadata.rows(query, int(TransactionState.DECIDED)))
+        self._found = frozenset(row[0] for row in self._metadata.rows(query, int(TransactionState.DECIDED)))
+        self.unfinished |= self._found
+
+    def logs_are_shown(self) -> None:
+        """Forget the transactions whose rows are all there by now."""
+        self.unfinished = self._found
 
     def writers(self, bucket: TableBucket) -> Collection[int]:
         return ()
@@ -179,7 +185,7 @@ class StandbyServer(ForebayServer):
     def advance(self, boundary: Boundary) -> None:
         """Let reads see the journal up to a later boundary. Never at the same time as `stop`.
 
-        A failure of one bucket is logged, and the bucket's state goes on with the next boundary.
+        A bucket whose state cannot be brought up to it is closed: who reads it opens it, or gets the error.
         """
         context = self.context
         replicas = context.replicas
@@ -199,6 +205,7 @@ class StandbyServer(ForebayServer):
                 self._follow(replicas, ends)
         self._log_store.show({}, gone=before.keys() - boundary.ends.keys())
         replicas.stored(grown)
+        self._decisions.logs_are_shown()
         self.boundary = boundary
 
     def _show_metadata(self, content: bytes) -> None:
@@ -230,7 +237,8 @@ class StandbyServer(ForebayServer):
             try:
                 replica.follow(end)
             except ForebayError as e:
-                _LOGGER.error("reads of bucket %s do not go on for now: %s", bucket, e)
+                _LOGGER.error("bucket %s is closed, and opened again by who reads it: %s", bucket, e)
+                replicas.drop([bucket])
             finally:
                 replicas.end(replica)
 
