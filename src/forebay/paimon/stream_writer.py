@@ -197,8 +197,11 @@ class StreamWriter:
                 f"commit {self._attempt.work.identifier} failed, and must be repeated, or the writer aborted, before "
                 f"commit {identifier}"
             )
+        messages = self._attempt.work.messages
         snapshots = self._run(self._attempt)
         self._attempt, self._last = None, identifier
+        if not snapshots:  # not before the attempt has ended: its own compaction must not be committed any more
+            snapshots = self._compact_left({m.partition for m in messages})
         if snapshots:
             self._table.maintenance().after_commit()
         return snapshots
@@ -251,7 +254,7 @@ class StreamWriter:
                 self._forget()
                 if attempt.is_private:
                     self._committer.abort(work.messages)
-                return self._compact_left({m.partition for m in rows})
+                return snapshots
             if compacted:
                 snapshots += self._compact(attempt, compacted)
         except BaseException as e:
@@ -274,11 +277,11 @@ class StreamWriter:
         """Compact, where readers of rows or changes wait for it, what a process that was killed between the commits of
         its rows and of their compaction has left."""
         options = self._table.context.options
-        if options.write_only or not (self.has_primary_key and options.needs_lookup):
+        if not partitions or options.write_only or not (self.has_primary_key and options.needs_lookup):
             return []
         try:
             snapshot = self._table.compact(partitions=partitions.__contains__, expire=False)
-        except Conflict:  # another job does it
+        except (Conflict, NotFound):  # another job does it
             return []
         return [] if snapshot is None else [snapshot]
 

@@ -258,14 +258,16 @@ def test_numbers_must_grow(tmp_path: Path) -> None:
     assert rows(table) == expected(range(2))
 
 
-def test_a_commit_that_was_killed_before_its_compaction_is_compacted_when_it_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = tmp_path / "t"
+def killed_before_its_compaction(root: Path) -> None:
     table = make_table(root, {"write-only": "false", "changelog-producer": "lookup"})
     with table.with_options({"write-only": "true"}).stream_writer("job") as killed:
         put(killed, batch(0))
         killed.commit(0)
+
+
+def test_a_commit_that_was_killed_before_its_compaction_is_compacted_when_it_is_repeated(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    killed_before_its_compaction(root)
 
     def changes() -> list[int]:
         ids: list[int] = open_table(root).changes(start="earliest", stop="latest").to_arrow()["id"].to_pylist()
@@ -278,6 +280,28 @@ def test_a_commit_that_was_killed_before_its_compaction_is_compacted_when_it_is_
             writer.commit(0)
         assert changes() == [0, 1, 2, 3, 4]
     assert rows(open_table(root)) == expected(range(1))
+
+
+def test_a_repeated_commit_whose_compaction_fails_commits_no_file_that_it_has_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "t"
+    killed_before_its_compaction(root)
+
+    def fail(*_: object, **__: object) -> None:
+        raise StorageFailure("the disk is away")
+
+    with open_table(root).stream_writer("job") as writer:
+        put(writer, batch(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(Table, "compact", fail)
+            with pytest.raises(StorageFailure):
+                writer.commit(0)
+        writer.commit(0)
+        put(writer, batch(1))
+        writer.commit(1)
+    assert rows(open_table(root)) == expected(range(2))
+    assert referenced(root) <= files_of(root)
 
 
 def failing_table(root: Path) -> tuple[FailingFileIO, Table]:
