@@ -140,7 +140,7 @@ def _status(connection: Connection, options: argparse.Namespace) -> int:
         healthy = "not reported by this server"
     try:
         now = admin.describe_server()
-        work = {
+        work: dict[str, Any] = {
             "version": now.version, "started": now.started.isoformat(timespec="seconds"),
             "connections": now.connections, "scans": now.scans, "table snapshots": now.table_snapshots,
             "transactions": now.open_transactions + now.decided_transactions, "memory bytes": now.resident_bytes,

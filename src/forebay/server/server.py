@@ -126,6 +126,14 @@ class Addresses:
     """Where `/metrics`, `/healthz` and `/readyz` are served; None if they are not."""
 
 
+@dataclass(frozen=True)
+class _RemoteParts:
+    """What a server with a store knows of the logs and the states there."""
+
+    logs: RemoteLogs
+    states: StateSnapshots
+
+
 @dataclass
 class _Bound:
     """A listener of one role, bound to its port."""
@@ -288,14 +296,7 @@ class ForebayServer:
         if journal is not None:
             journal.begin(store)
         gate = None if journal is None else journal.open_gate(asyncio.get_running_loop())
-        remote_logs = None if journal is None else self._remote_logs(journal.store, store)
-        states = (
-            None
-            if journal is None
-            else StateSnapshots(
-                store, journal.store, injected.fs, injected.clock, injected.ids, config.value("store.retention")
-            )
-        )
+        remote = None if journal is None else self._remote_parts(journal.store, store)
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
         refuse_rocksdb(injected.fs, data_dir, catalog.tables())  # before anything of the last shutdown is changed
@@ -323,20 +324,19 @@ class ForebayServer:
             writers=writers,
             on_progress=notifier.progressed,
             counters=counters,
-            log_store=None
-            if journal is None or remote_logs is None or states is None
-            else JournaledLogs(journal, remote_logs, states),
+            log_store=None if journal is None or remote is None else JournaledLogs(journal, remote.logs, remote.states),
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         limits = RequestLimits(injected.clock, config.value("server.request.max-items"), config.answer_bytes_max)
         self._context = ServerContext(
             config, catalog, store, replicas, scanners, table_snapshots, transactions, notifier, injected.clock, lake,
-            coordinator, io, store_io, limits, counters, epochs, gate, remote_logs, self._kv_snapshots(store), journal,
+            coordinator, io, store_io, limits, counters, epochs, gate, None if remote is None else remote.logs,
+            self._kv_snapshots(store), journal,
         )  # fmt: skip
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
-        if journal is not None and remote_logs is not None and states is not None:
-            self._start_journal(journal, self._context, remote_logs, states)
+        if journal is not None and remote is not None:
+            self._start_journal(journal, self._context, remote)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
         if journal is not None:
             coordinator.submit(self._remove_reads, data_dir)
@@ -376,6 +376,11 @@ class ForebayServer:
         )
         return ServerJournal(store, taken, injected.fs, directory.path, settings, injected.clock)
 
+    def _remote_parts(self, store: ObjectStore, metadata: MetadataStore) -> _RemoteParts:
+        injected, retention_ms = self._injected, self.config.value("store.retention")
+        states = StateSnapshots(metadata, store, injected.fs, injected.clock, injected.ids, retention_ms)
+        return _RemoteParts(self._remote_logs(store, metadata), states)
+
     def _remote_logs(self, store: ObjectStore, metadata: MetadataStore) -> RemoteLogs:
         cache_bytes = self.config.value("remote.log.index-file-cache-size")
         readers = SegmentReaders(store, self.config.log_config, cache_bytes)
@@ -391,9 +396,7 @@ class ForebayServer:
         retention_ms = config.value("store.retention")
         return KvSnapshots(listed, journal.store, injected.clock, injected.ids, retention_ms, scratch)
 
-    def _start_journal(
-        self, journal: ServerJournal, context: ServerContext, remote_logs: RemoteLogs, states: StateSnapshots
-    ) -> None:
+    def _start_journal(self, journal: ServerJournal, context: ServerContext, remote: _RemoteParts) -> None:
         """Upload from now on, and move log segments and state to the store."""
         config, replicas, loop = self.config, context.replicas, asyncio.get_running_loop()
 
@@ -406,7 +409,7 @@ class ForebayServer:
                 journal.note_file(path)
 
         journal.note_files(names.STAGES_FOLDER)
-        journal.start(replicas, fenced, copied_ends=remote_logs.ends, note_files=note_files)
+        journal.start(replicas, fenced, copied_ends=remote.logs.ends, note_files=note_files)
         for bucket in replicas.ends_beyond(journal.stored_end):
             context.io.submit(replicas.touch, bucket)
 
@@ -414,7 +417,7 @@ class ForebayServer:
             folder, bucket = replica.kv_folder, replica.bucket
             if folder is None:
                 return
-            if states.put(bucket, path, folder):
+            if remote.states.put(bucket, path, folder):
                 _LOGGER.info("copied the state of %s (bucket %s) to the store", path, bucket)
             downloads = context.kv_snapshots
             if downloads is not None and wants_rocksdb_files(replica.table.info.descriptor):
@@ -428,12 +431,12 @@ class ForebayServer:
             def exists(bucket: TableBucket) -> bool:
                 return replicas.find_table(bucket) is not None
 
-            states.forget_dropped(exists)
+            remote.states.forget_dropped(exists)
             if context.kv_snapshots is not None:
                 context.kv_snapshots.sweep(exists)
 
         self._tiering = LogTiering(
-            remote_logs,
+            remote.logs,
             replicas,
             context.lake.snapshots,
             TieringSettings(config.value("store.segment-age"), config.value("remote.log.task-max-upload-segments")),
