@@ -92,7 +92,7 @@ class Connection(Session):
             path = TablePath.parse(table)
             with self._suggesting(path.database, path.table):
                 table = self.cluster.table_info(path)
-        return Table(self, table)
+        return Table(self, table, may_read_standby=True)
 
     def transaction(self, application: str | None = None, version: int | None = None) -> Transaction:
         """A transaction: rows of any tables that become visible together, once.

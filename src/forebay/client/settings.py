@@ -28,7 +28,7 @@ LAKE_OPTIONS = "lake_options"
 """
 
 _BOOTSTRAP = "bootstrap.servers"
-_STANDBY = "client.read.standby"
+READ_STANDBY = "client.read.standby"
 _STANDBY_SECONDS = 5.0
 _TIMEOUTS = ("client.connect-timeout", "client.request-timeout", "client.retry-timeout")
 _IDEMPOTENCE = "client.writer.enable-idempotence"
@@ -288,9 +288,9 @@ class Settings:
     @property
     def of_standby(self) -> Settings:
         """Those of a connection to the standby of `client.read.standby`, which gives up early."""
-        kept = {name: value for name, value in self.user_options if name != _STANDBY}
+        kept = {name: value for name, value in self.user_options if name != READ_STANDBY}
         hasty = dict.fromkeys(_TIMEOUTS, _STANDBY_SECONDS)
-        return Settings(self[_STANDBY], tuple(sorted({**kept, **hasty}.items())), self.lake_options)
+        return Settings(self[READ_STANDBY], tuple(sorted({**kept, **hasty}.items())), self.lake_options)
 
     @property
     def idempotent(self) -> bool:

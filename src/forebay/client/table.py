@@ -52,9 +52,11 @@ _LOOKUPS_KEPT = 16
 class Table(ArrowStream):
     """A table of a cluster: `connection.table("database.table")`. Thread-safe, and pickles with its connection."""
 
-    def __init__(self, connection: Session, info: TableInfo) -> None:
+    def __init__(self, connection: Session, info: TableInfo, *, may_read_standby: bool = False) -> None:
+        """`may_read_standby`: rows are asked of the standby of `client.read.standby`, if the connection names one."""
         self.connection = connection
         self.info = info
+        self._may_read_standby = may_read_standby
 
     @property
     def path(self) -> TablePath:
@@ -78,7 +80,19 @@ class Table(ArrowStream):
 
     def refresh(self) -> Table:
         """A new handle with the table's current schema."""
-        return Table(self.connection, self.connection.cluster.table_info(self.path))
+        info = self.connection.cluster.table_info(self.path)
+        return Table(self.connection, info, may_read_standby=self._may_read_standby)
+
+    @property
+    def at_server(self) -> Table:
+        """The same table, read at the server itself, also where the connection names a standby: for reads that have to
+        see every write that was acknowledged before, such as those that decide what is written next.
+        """
+        return Table(self.connection, self.info)
+
+    @property
+    def _reader(self) -> Session:
+        return self.connection.reader if self._may_read_standby else self.connection
 
     def alter(
         self,
@@ -262,7 +276,7 @@ class Table(ArrowStream):
         if source == "union" and not self.info.lake_enabled:
             _tell_no_lake(self.path)
         request = ScanRequest(columns, as_predicate(filter, self.arrow_schema), limit, partitions, buckets)
-        return scan_of(self.connection.reader, self.info, request, source)
+        return scan_of(self._reader, self.info, request, source)
 
     def _scan_as_of(
         self,
@@ -326,7 +340,7 @@ class Table(ArrowStream):
         """
         from forebay.client.reading.table_snapshot import open_table_snapshot
 
-        return open_table_snapshot(self.connection.reader, self.info, lease, partitions, name)
+        return open_table_snapshot(self._reader, self.info, lease, partitions, name)
 
     def changes(
         self,
@@ -468,7 +482,7 @@ class Table(ArrowStream):
 
     def _looked_up(self, columns: Sequence[str] | None, call: Callable[[Lookup], pa.Table]) -> pa.Table:
         """The result of a call, of the standby if there is one that answers."""
-        session = self.connection.reader
+        session = self._reader
         if session is not self.connection:
             try:
                 return call(self._lookup(session, columns))
@@ -492,7 +506,8 @@ class Table(ArrowStream):
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"connection": self.connection, "info": self.info}
+        names = ("connection", "info", "_may_read_standby")
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         from forebay.base.markup import abbreviated

@@ -242,7 +242,7 @@ class KafkaIngest:
         self._offsets_table = self._connection.create_table(
             f"{database}.{OFFSETS_TABLE}", _OFFSETS, primary_key=["job", "topic", "topic_partition"], buckets=1,
             ignore_if_exists=True, comment="where forebay ingest continues: kept with the rows, in one transaction",
-        )  # fmt: skip
+        ).at_server  # fmt: skip
         if self._handling.wrong not in (FAIL, DROP):
             self._connection.create_table(self._handling.wrong, _WRONG, ignore_if_exists=True)
         try:

@@ -246,8 +246,8 @@ class _Move:
     def _compared(self, target: Side, records: int, snapshot: int | None) -> MoveReport:
         self._step("comparing rows")
         path = self._plan.path
-        here = self._source.connection.table(self._source.info)
-        there = target.connection.table(target.info)
+        here = self._source.connection.table(self._source.info).at_server
+        there = target.connection.table(target.info).at_server
         pairs = [(union_checksum(here), union_checksum(there))]
         if target.info.has_primary_key:
             pairs.append((pairs[0][0] if self._plan.with_lake else live_checksum(here), live_checksum(there)))

@@ -79,7 +79,7 @@ def _with_progress(batches: Iterable[pa.RecordBatch], on_rows: OnRows) -> Iterat
 
 
 def _table(side: Side) -> Table:
-    return side.connection.table(side.info)
+    return side.connection.table(side.info).at_server
 
 
 def _place_text(place: Place) -> str:

@@ -54,7 +54,7 @@ class KeyHistory:
 
     def __init__(self, table: Table, key: str | Mapping[str, str], columns: list[str] | None = None) -> None:
         """Raises `InvalidRequest` for a key that is none of the table, `NotFound` if its partition is missing."""
-        self._table = table
+        self._table = table = table.at_server
         self._keys = keys_of(str(table.path), table.arrow_schema, table.schema.primary_key, [key])
         self._key = key if isinstance(key, str) else ",".join(f"{name}={value}" for name, value in key.items())
         names = columns or list(table.schema.names)

@@ -43,7 +43,7 @@ def verify_server(
     ]
     for number, path in enumerate(paths):
         on_step("tables", number, len(paths))
-        _TableCheck(connection.table(path), report, on_step).check()
+        _TableCheck(connection.table(path).at_server, report, on_step).check()
     return report
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +21,14 @@ from forebay.server.context import HANDLERS
 from forebay.server.metadata_store import MetadataStore, StoredCommit, StoredTransaction
 from forebay.server.standby import standby as standby_module
 from forebay.server.standby.boundary import MemoryDatabase
-from forebay.server.standby.reads import ReadsInThread, serve_reads
+from forebay.server.standby.reads import serve_reads
 from forebay.server.standby.standby import Standby
 from forebay.server.standby.standby_server import READ_APIS, FollowedDecisions
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.transactions.transaction import TransactionState
-from forebay.store.journal import JournalCursor, newest_object
+from forebay.store.journal import JournalCursor
 from tests.patience import PATIENCE, until
+from tests.server.standby.reading_standby import ReadingStandby, reading
 
 
 @pytest.fixture(autouse=True)
@@ -44,43 +45,6 @@ def settings(tmp_path: Path) -> dict[str, str]:
 def primary(tmp_path: Path, settings: dict[str, str]) -> Iterator[EmbeddedConnection]:
     with forebay.embedded(tmp_path / "primary", settings=settings) as conn:
         yield conn
-
-
-class ReadingStandby:
-    """A standby with its reads, and a connection to these."""
-
-    def __init__(self, standby: Standby, reads: ReadsInThread, conn: Connection) -> None:
-        self.standby, self.reads, self.conn = standby, reads, conn
-
-    def await_all(self, primary: EmbeddedConnection) -> None:
-        """Wait until reads see all that the primary has."""
-        journal = primary.server.server._journal
-        assert journal is not None
-        assert journal.wait_until_stored(PATIENCE)
-        newest = newest_object(self.standby.store)
-        assert newest is not None
-        number = newest.footer.identity.number
-        until(
-            lambda: (there := self.reads.server.boundary) is not None and there.number >= number,
-            "reads see all that the primary has",
-        )
-
-
-@contextmanager
-def reading(folder: Path, settings: dict[str, str]) -> Iterator[ReadingStandby]:
-    config = server_config(folder, settings=settings)
-    standby = Standby.of(config)
-    reads = serve_reads(standby, config, 0)
-    assert reads is not None
-    thread = threading.Thread(target=standby.wait)
-    thread.start()
-    try:
-        with forebay.connect(reads.addresses.bootstrap_servers) as conn:
-            yield ReadingStandby(standby, reads, conn)
-    finally:
-        standby.stop()
-        thread.join(PATIENCE)
-        reads.join()
 
 
 @pytest.fixture
@@ -366,6 +330,15 @@ def test_a_client_reads_from_the_standby_that_it_names_and_from_the_server_witho
                 assert asked(api)[1] > 0
             standby.await_all(primary)
             assert kv.lookup([3])["v"].to_pylist() == ["new"]
+            apis = (ApiKey.LOOKUP, ApiKey.SCAN_KV, ApiKey.OPEN_TABLE_SNAPSHOT)
+            before = [asked(api) for api in apis]
+            at_server = pickle.loads(pickle.dumps(kv)).refresh().at_server
+            assert at_server.lookup([3])["v"].to_pylist() == ["new"]
+            assert at_server.scan().to_arrow().num_rows == 20
+            at_server.snapshot().release()
+            for earlier, now in zip(before, map(asked, apis), strict=True):
+                assert now[0] > earlier[0]
+                assert now[1] == earlier[1]
             standby.reads.stop()
             standby.reads.join()
             assert kv.lookup([3])["v"].to_pylist() == ["new"]
