@@ -33,7 +33,7 @@ from forebay.base import options as parsers
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.options import Option, by_name
 from forebay.client.connection import shared_connection
-from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
+from forebay.client.settings import LAKE_OPTIONS, Settings
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filters import predicate_of
@@ -49,6 +49,7 @@ from forebay.spark.options import (
     TRANSACTION_OPTIONS,
     OptionReader,
     ReadOptions,
+    cluster_settings,
     deletes_option,
     read_options,
     stream_options,
@@ -307,7 +308,7 @@ class LiveTarget(Target):
             )
         lake = {name.removeprefix(LAKE_PREFIX): value for name, value in option_reader.take_all(LAKE_PREFIX).items()}
         client = {**option_reader.take_all("client."), LAKE_OPTIONS: lake}
-        settings = make_settings(servers, option_reader.take("user"), option_reader.take("password"), client)
+        settings = cluster_settings(servers, option_reader.take("user"), option_reader.take("password"), client)
         return cls(settings, table or path or "", option_reader)
 
     @property

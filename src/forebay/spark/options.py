@@ -21,7 +21,7 @@ from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option, by_name
 from forebay.base.quantity import moment_ms
-from forebay.client.settings import Settings, make_settings
+from forebay.client.settings import READ_STANDBY, Settings, make_settings
 from forebay.metadata.table import TableDescriptor
 from forebay.spark.read_modes import DEFAULT_MODES, SWITCHES, ReadMode, allowed_modes
 
@@ -230,8 +230,27 @@ class OptionReader:
             raise InvalidRequest(f"there is no {self.what} option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
         if not client:
             return settings
-        parsed = dict(make_settings(str(settings.bootstrap_servers[0]), None, None, client).user_options)
+        parsed = dict(cluster_settings(str(settings.bootstrap_servers[0]), None, None, client).user_options)
         return replace(settings, user_options=tuple(sorted({**dict(settings.user_options), **parsed}.items())))
+
+
+def cluster_settings(
+    bootstrap_servers: str | None,
+    user: str | None = None,
+    password: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Settings:
+    """The settings of a connection of Spark; arguments and errors are those of `make_settings`.
+
+    Raises `UnsupportedOperation` for a standby beside the server: UPDATE, DELETE and MERGE write what they have read.
+    """
+    settings = make_settings(bootstrap_servers, user, password, options)
+    if standby := settings[READ_STANDBY]:
+        raise UnsupportedOperation(
+            f"'{READ_STANDBY}' = '{standby}' has no effect in Spark: attach a second catalog of the standby "
+            f"(bootstrap_servers='{standby}'), and read from that one (docs/store.md)"
+        )
+    return settings
 
 
 def read_options(

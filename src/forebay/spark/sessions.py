@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.base.allocator import settle as settle_allocator
 from forebay.base.errors import InvalidRequest
 from forebay.base.locations import located
-from forebay.client.settings import LAKE_OPTIONS, make_settings
+from forebay.client.settings import LAKE_OPTIONS
 from forebay.spark.jvm.java_home import ensure_java
 
 if TYPE_CHECKING:
@@ -103,9 +103,10 @@ def _side(
     lake_side: WarehouseSide | None = None
     if bootstrap_servers is not None or not lake:
         of_cluster = {**options, LAKE_OPTIONS: lake_options or {}}
+        from forebay.spark.options import cluster_settings
         from forebay.spark.sql.cluster_side import ClusterSide
 
-        settings = make_settings(bootstrap_servers, user, password, of_cluster)
+        settings = cluster_settings(bootstrap_servers, user, password, of_cluster)
         cluster = LiveContext.of(spark, catalog, settings)
         client = cluster.connection.cluster
         client.retrying(client.bootstrap, stale=lambda: None)  # a job may start while the server restarts
