@@ -69,6 +69,14 @@ def read_snapshots(address: str, database: str, table: str) -> list[tuple[int, l
     return [(offset, rows) for offset, rows in (line["value"] for line in lines)]
 
 
+def read_standby(address: str, database: str, table: str, keys: int) -> list[dict[str, Any]]:
+    """The lines of `FlussStandbyReader`: each way to read a table, and what changes are answered with.
+
+    Raises as `run_scenarios` does.
+    """
+    return _lines_of("FlussStandbyReader", [address, database, table, str(keys)], 180.0)
+
+
 def _lines_of(program: str, arguments: Sequence[str], seconds: float) -> list[dict[str, Any]]:
     class_path = jar_path("fluss-client-", "slf4j-", "jsr305-")
     classes = java_classes("client", class_path)
