@@ -77,13 +77,22 @@ def read_standby(address: str, database: str, table: str, keys: int) -> list[dic
     return _lines_of("FlussStandbyReader", [address, database, table, str(keys)], 180.0)
 
 
-def _lines_of(program: str, arguments: Sequence[str], seconds: float) -> list[dict[str, Any]]:
+def command_of(program: str, arguments: Sequence[str]) -> list[str]:
+    """The command that runs one of the programs in `java/client`. Raises `ExamUnavailable`."""
     class_path = jar_path("fluss-client-", "slf4j-", "jsr305-")
     classes = java_classes("client", class_path)
-    command = [java_tool("java"), *_JVM, _QUIET, "-cp", f"{classes}{os.pathsep}{class_path}", program, *arguments]
+    return [java_tool("java"), *_JVM, _QUIET, "-cp", f"{classes}{os.pathsep}{class_path}", program, *arguments]
+
+
+def _lines_of(program: str, arguments: Sequence[str], seconds: float) -> list[dict[str, Any]]:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+            command_of(program, arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired as late:
         heard = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""

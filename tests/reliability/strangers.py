@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,9 @@ WAIT_MAX_SECONDS = 60.0
 
 LOG = pa.schema([("writer", pa.int64()), ("n", pa.int64())])
 KEYED = pa.schema([("k", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
+
+Row = tuple[int, int]
+LookUp = Callable[[list[int]], list[Row | None]]
 
 
 async def connect(address: str) -> Any:
@@ -106,7 +110,7 @@ class Appender(Stranger):
 class Upserter(Stranger):
     """Upserts and deletes keys of its own; `may_be` holds what a key may be: the last that was told, or newer."""
 
-    may_be: dict[int, list[tuple[int, int] | None]] = field(default_factory=dict)
+    may_be: dict[int, list[Row | None]] = field(default_factory=dict)
     version: int = 0
 
     async def writer(self, connection: Any) -> Any:
@@ -140,7 +144,8 @@ def check_log(connection: forebay.Connection, writers: list[Appender]) -> None:
     assert {number for number, _ in times} <= {writer.number for writer in writers}
 
 
-def check_keys(connection: forebay.Connection, address: str, writers: list[Upserter]) -> None:
+def check_keys(connection: forebay.Connection, writers: list[Upserter], look_up: LookUp) -> None:
+    """`look_up`: by the client that has written, because pyfluss puts keys into other buckets (docs/limits.md)."""
     table = connection.table("fluss.keys")
     scanned = table.scan().to_arrow().to_pylist()
     found = {row["k"]: (row["a"], row["b"]) for row in scanned}
@@ -153,11 +158,11 @@ def check_keys(connection: forebay.Connection, address: str, writers: list[Upser
     check_offsets(changes)
     assert replayed(changes) == found
     keys = sorted(found)[:100]
-    # By pyfluss: it puts keys into other buckets than our client does (docs/limits.md).
-    assert asyncio.run(looked_up(address, keys)) == [found[key] for key in keys]
+    assert look_up(keys) == [found[key] for key in keys]
 
 
-async def looked_up(address: str, keys: list[int]) -> list[tuple[int, int] | None]:
+async def looked_up(address: str, keys: list[int]) -> list[Row | None]:
+    """The rows of keys, as pyfluss finds them."""
     async with await connect(address) as connection:
         table = await connection.get_table(fluss.TablePath("fluss", "keys"))
         lookups = (table.new_lookup().create_lookuper().lookup({"k": key}) for key in keys)
@@ -192,7 +197,7 @@ def check_strangers(server: Killable, address: str, rounds: int) -> dict[str, in
     asyncio.run(under_kills(server, writers, rounds))
     with forebay.connect(address) as connection:
         check_log(connection, appenders)
-        check_keys(connection, address, upserters)
+        check_keys(connection, upserters, lambda keys: asyncio.run(looked_up(address, keys)))
     acknowledged = sum(writer.acknowledged for writer in writers)
     given_up = sum(writer.sent - writer.acknowledged for writer in writers)
     errors = Counter(error[:120] for writer in writers for error in writer.errors)
