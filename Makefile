@@ -48,7 +48,7 @@ simulate: $(VENV)/dev-ready build ## the whole server under one seed, and one bu
 kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times with each engine and client
 	KILL_ROUNDS=$${KILL_ROUNDS:-100} $(BIN)/python -m pytest tests/reliability --timeout 3600
 
-takeover-kills: $(VENV)/dev-ready build ## servers of one store fail under load, and standbys take over, 50 times with each of four loads
+takeover-kills: $(VENV)/dev-ready build ## servers of one store fail under load, and standbys take over, 50 times with each of six loads
 	TAKEOVER_ROUNDS=$${TAKEOVER_ROUNDS:-50} $(BIN)/python -m pytest tests/reliability/test_takeovers.py --timeout 7200
 
 damage-trials: $(VENV)/dev-ready build ## damage to each kind of file of a stopped and of a killed server, in each way

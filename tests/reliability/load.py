@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -90,15 +90,15 @@ class KeyWriter(Writer):
         self.acknowledged += len(keys)
 
 
-def create_tables(connection: forebay.Connection) -> None:
-    connection.create_table(
-        "fluss.log", pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())]), buckets=3
-    )
+def create_tables(connection: forebay.Connection, options: Mapping[str, str] | None = None) -> None:
+    log = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
+    connection.create_table("fluss.log", log, buckets=3, options=options)
     connection.create_table(
         "fluss.keys",
         pa.schema([pa.field("k", pa.int64(), nullable=False), ("a", pa.int64()), ("b", pa.int64())]),
         primary_key=["k"],
         buckets=3,
+        options=options,
     )
 
 

@@ -151,7 +151,9 @@ def _kills() -> Iterator[Trial]:
     for part, amount, only, own in (
         ("rows", 100, "acknowledged_writes", (load,)),
         ("transactions", 50, "versions_of_jobs", (jobs,)),
+        ("tiering", 50, "tiering", (load,)),
         ("pyfluss", 50, "pyfluss", (strangers,)),
+        ("java", 50, "java", (strangers, "tests/reliability/java_strangers.py")),
         ("spark", 20, "spark", (load,)),
     ):
         yield Trial(
