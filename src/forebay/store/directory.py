@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from forebay.base.errors import StorageFailure
 from forebay.base.locations import below
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.fs.names import TEMPORARY_SUFFIX
@@ -31,6 +32,8 @@ class DirectoryStore:
         self._files = file_system
         self._durable: set[str] = set()
         """Folders whose names are known to be durable; another process may have made them just now."""
+        self._seen = ""
+        """The path of an object that was read and is never deleted: one beside the folders."""
 
     def __repr__(self) -> str:
         return f"DirectoryStore({self.location!r})"
@@ -41,18 +44,31 @@ class DirectoryStore:
         return self._in_folder(path, lambda: self._files.publish_if_absent(path, data))
 
     def _in_folder(self, path: str, write: Callable[[], T]) -> T:
-        """Write a file whose folder may be missing."""
+        """Write a file whose folder may be missing.
+
+        Raises `StorageFailure` before or after if the directory is another one now: a file system that is not mounted
+        any more leaves an empty directory, which would take objects that nobody finds again.
+        """
+        self._require_same_directory()
         folder = path.rpartition("/")[0]
-        if folder in self._durable:
-            try:
-                return write()
-            except FileMissing:  # it was removed as an empty one
-                pass
-        self._files.make_directories(folder)
-        if len(self._durable) >= _FOLDERS_MAX:
-            self._durable.clear()
-        self._durable.add(folder)
-        return write()
+        try:
+            if folder in self._durable:
+                with suppress(FileMissing):  # it was removed as an empty one
+                    return write()
+            self._files.make_directories(folder)
+            if len(self._durable) >= _FOLDERS_MAX:
+                self._durable.clear()
+            self._durable.add(folder)
+            return write()
+        finally:
+            self._require_same_directory()
+
+    def _require_same_directory(self) -> None:
+        if self._seen and not self._files.exists(self._seen):
+            raise StorageFailure(
+                f"{self._seen} was there and is not any more: is the file system of the store {self.location} still "
+                "mounted?"
+            )
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """See `ObjectStore.read`."""
@@ -61,6 +77,8 @@ class DirectoryStore:
         except FileMissing as e:
             raise ObjectMissing(f"there is no object {name} in {self.location}") from e
         with closing(file):
+            if "/" not in name:
+                self._seen = file.path
             size = file.size()
             first = max(size + start, 0) if start < 0 else start
             return file.pread(first, max((size if end is None else min(end, size)) - first, 0))

@@ -1,4 +1,4 @@
-"""A standby whose store is not there does not become the writer of what is in its place."""
+"""A server and a standby whose store is not mounted write nothing into the empty directory in its place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import forebay
 from forebay.fs.local import LocalFileSystem
 from forebay.server.standby import standby as standby_module
 from forebay.server.standby.standby import Standby
@@ -40,3 +41,34 @@ def test_an_empty_directory_in_the_place_of_the_store_is_not_taken_over(
     away.rename(mounted)
     thread.join(PATIENCE)
     assert taken_over == [True]
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_the_running_server_does_not_go_on_in_an_empty_directory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_awaited: bool
+) -> None:
+    mounted, away = tmp_path / "store", tmp_path / "away"
+    settings = {
+        "store": str(mounted), "store.interval": "10 ms", "store.lease": "30 s",
+        "store.durability": "store" if is_awaited else "local",
+    }  # fmt: skip
+    with forebay.embedded(tmp_path / "data", settings=settings) as conn:
+        table = conn.create_table("fluss.log", {"id": "BIGINT"})
+        table.append([{"id": 1}])
+        journal = conn.server.server._journal
+        assert journal is not None
+        assert journal.wait_until_stored(PATIENCE)
+        mounted.rename(away)
+        mounted.mkdir()
+        writer = threading.Thread(target=lambda: table.append([{"id": 2}]))
+        writer.start()
+        until(lambda: "still mounted" in caplog.text, "an object is refused")
+        assert writer.is_alive() == is_awaited
+        assert not list(mounted.iterdir())
+        mounted.rmdir()
+        away.rename(mounted)
+        writer.join(PATIENCE)
+        assert journal.wait_until_stored(PATIENCE)
+        assert table.scan().to_arrow()["id"].to_pylist() == [1, 2]
+    with forebay.embedded(tmp_path / "other", settings=settings) as conn:
+        assert conn.table("fluss.log").scan().to_arrow()["id"].to_pylist() == [1, 2]
