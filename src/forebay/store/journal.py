@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
@@ -148,6 +148,8 @@ class JournalObject:
         """Raises `ObjectMissing`, and `CorruptData` if the end of the object is damaged."""
         self.name = object_name(number)
         self._store = store
+        self._loaded: dict[int, Buffer] = {}
+        """Payloads as they are stored, by their positions."""
         self._end = store.read(self.name, -_END_BYTES)
         self.footer: Footer = decode_footer(self._end, self._shown)
         if self.footer.identity.number != number:
@@ -167,8 +169,22 @@ class JournalObject:
         """The bytes of an entry; none if it has no payload. Raises `CorruptData`."""
         if of.payload is None:
             return b""
-        stored = self._stored(of.payload.position, of.payload.stored_bytes)
+        stored = self._loaded.get(of.payload.position)
+        if stored is None:
+            stored = self._stored(of.payload.position, of.payload.stored_bytes)
         return decode_payload(stored, of.payload, self._shown)
+
+    def load(self, wants: Callable[[Entry], bool]) -> None:
+        """Read the payloads of these entries at once. Raises `ObjectMissing`, and `CorruptData` for its index."""
+        places = [each.payload for each in self.index.entries if each.payload is not None and wants(each.entry)]
+        if not places:
+            return
+        first = min(place.position for place in places)
+        size = max(place.position + place.stored_bytes for place in places) - first
+        data = memoryview(self._stored(first, size))
+        for place in places:
+            at = place.position - first
+            self._loaded[place.position] = data[at : at + place.stored_bytes]
 
     def _stored(self, position: int, size: int) -> Buffer:
         """A range of the object, which needs a request if it is not in what was read at first."""
@@ -184,6 +200,8 @@ class JournalCursor:
     def __init__(self, store: ObjectStore, store_id: bytes, number: int = 0, seal: int = 0, epoch: int = 0) -> None:
         """`number`, `seal` and `epoch` are those of the last object that was read; 0 before the first one."""
         self.store, self.store_id = store, store_id
+        self.read_object: Callable[[int], JournalObject] = partial(JournalObject, store)
+        """How an object is read; by who reads ahead, it may be there already."""
         self.number, self.seal, self.epoch = number, seal, epoch
 
     @classmethod
@@ -201,7 +219,7 @@ class JournalCursor:
         `StorageFailure`; the cursor stays then.
         """
         try:
-            found = JournalObject(self.store, self.number + 1)
+            found = self.read_object(self.number + 1)
         except ObjectMissing:
             self._require_end(self.number + 1)
             return None

@@ -7,7 +7,7 @@ appends to the same `LogTablet`.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from forebay.base import threads
@@ -19,6 +19,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
+from forebay.log.remote import RemoteLogSegment
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.journal.followed_metadata import FollowedMetadata
@@ -48,10 +49,26 @@ class FollowedLogs:
         self._readers: Counter[TableBucket] = Counter()
         self.ends: dict[TableBucket, int] = directory.recovery_points.read()
         """The end of each log that the journal has."""
+        self.copied: Mapping[TableBucket, RemoteLogSegment] = {}
+        """The newest segments of remote logs at a later place of the journal: logs begin behind them."""
         self._trimmed: dict[TableBucket, int] = {}
         """Up to which offset logs were trimmed."""
 
     # ---- repeating --------------------------------------------------------------------------------------------------
+
+    @any_thread
+    def is_copied(self, bucket: TableBucket, end: int) -> bool:
+        """Whether the remote log of a bucket has everything up to an offset, at the later place."""
+        segment = self.copied.get(bucket)
+        return segment is not None and end <= segment.end_offset
+
+    def skip(self, bucket: TableBucket, end: int) -> bool:
+        """Let a log begin behind an offset if the remote log has everything up to there, and return whether it does."""
+        if not self.is_copied(bucket, end):
+            return False
+        if bucket not in self.ends and self._metadata.path(bucket) is not None:
+            self.ends[bucket] = self.copied[bucket].end_offset
+        return True
 
     def grow(self, bucket: TableBucket, first: int, batches: memoryview) -> None:
         """Append batches from offset `first` on, but for those that the log has."""
@@ -66,12 +83,26 @@ class FollowedLogs:
 
     def cut(self, bucket: TableBucket, end: int) -> None:
         """Drop what is behind an offset."""
+        if self.is_copied(bucket, end):
+            self._drop(bucket)
+            return
         log = self._open(bucket, 0)
         if log is None or log.log_end_offset <= end:
             return
         self.ends[bucket] = min(end, self.ends.get(bucket, 0))
         self.sync()  # a log that ends below its recovery point would look damaged after a crash
         self.ends[bucket] = log.truncate_to(end)
+
+    def _drop(self, bucket: TableBucket) -> None:
+        """Drop all of a log, which begins behind its remote log again when it grows."""
+        path = self._metadata.path(bucket)
+        if path is not None:
+            folder = names.join(self._directory.path, names.tablet_folder("log", path, bucket))
+            with self._lock:
+                if (log := self._logs.pop(bucket, None)) is not None:
+                    log.close()
+            self._fs.remove_tree(folder)
+            self.ends[bucket] = self.copied[bucket].end_offset
 
     def _open(self, bucket: TableBucket, start: int) -> LogTablet | None:
         """The log of a bucket, new from offset `start`; None if its table was dropped by now."""
@@ -86,7 +117,8 @@ class FollowedLogs:
                 self.ends.pop(bucket, None)
                 return None
             folder = names.join(self._directory.path, names.tablet_folder("log", path, bucket))
-            copied = self._metadata.copied_end(bucket)
+            segment = self.copied.get(bucket)
+            copied = self._metadata.copied_end(bucket) if segment is None else segment.end_offset
             log = self._logs[bucket] = LogTablet.open(
                 self._fs, folder, config=self._config, clock=self._clock, start_offset=max(start, copied),
                 start_writers=lambda: self._writers_at(bucket, copied) if copied >= start else None,
@@ -102,7 +134,9 @@ class FollowedLogs:
 
     def _writers_at(self, bucket: TableBucket, offset: int) -> bytes | None:
         """What writers had done before the end of the remote log."""
-        path, segment = self._metadata.path(bucket), self._metadata.segment_ending_at(bucket, offset)
+        path, segment = self._metadata.path(bucket), self.copied.get(bucket)
+        if segment is None:
+            segment = self._metadata.segment_ending_at(bucket, offset)
         if segment is None or path is None:
             return None
         return read_writers(self._store, tablet_name(path, bucket), segment)

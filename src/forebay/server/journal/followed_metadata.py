@@ -68,17 +68,8 @@ class FollowedMetadata:
     # ---- repeating --------------------------------------------------------------------------------------------------
 
     def changes(self, found: JournalObject) -> tuple[bytes | None, list[Statement]]:
-        """What an object changes here: an image, if it has one, and the statements behind it. Nothing if the store has
-        them already."""
-        image: bytes | None = None
-        statements: list[Statement] = []
-        if found.footer.identity.number > self.number:
-            for each in found.index.entries:
-                if isinstance(each.entry, MetadataImage):
-                    image, statements = found.payload(each), []
-                elif isinstance(each.entry, MetadataChanged):
-                    statements += decode_statements(found.payload(each))
-        return image, statements
+        """What an object changes here (`metadata_changes`). Nothing if the store has it already."""
+        return metadata_changes(found) if found.footer.identity.number > self.number else (None, [])
 
     def apply(self, number: int, image: bytes | None, statements: Sequence[Statement]) -> None:
         """Make the changes of the object with this number, in one transaction."""
@@ -160,6 +151,18 @@ class FollowedMetadata:
         with self._connected() as sql:
             rows = checked_rows(sql.execute(SELECT_STATE_SNAPSHOTS).fetchall(), self._database.path)
         return state_snapshots_of(rows)
+
+
+def metadata_changes(found: JournalObject) -> tuple[bytes | None, list[Statement]]:
+    """What an object changes in the metadata: an image, if it has one, and the statements behind it."""
+    image: bytes | None = None
+    statements: list[Statement] = []
+    for each in found.index.entries:
+        if isinstance(each.entry, MetadataImage):
+            image, statements = found.payload(each), []
+        elif isinstance(each.entry, MetadataChanged):
+            statements += decode_statements(found.payload(each))
+    return image, statements
 
 
 def removed_folders(statements: Sequence[Statement]) -> list[str]:

@@ -1,8 +1,10 @@
 """A data directory that repeats a journal: the state of another server, object by object.
 
 It is what a standby keeps warm, and what a fresh machine builds before it serves. Between two objects the directory is
-what the other server's was at that place of the journal, except for files that follow from the others: key-value state,
-indexes, checkpoints. `finish` makes a directory of it that a server opens.
+what the other server's was at that place of the journal, except for files that follow from the others (key-value state,
+indexes, checkpoints), and for rows that remote logs have: a new directory begins without those that they had at the end
+of the journal, and is whole when it has repeated the journal up to there. `finish` makes a directory of it for a server
+to open.
 
 After a crash it goes on at its last `save`. Logs and files may be further, and what they have is skipped; the metadata
 store says itself how far it is, in one transaction with the statements of an object.
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, CorruptData
@@ -23,10 +26,13 @@ from forebay.log.config import LogConfig
 from forebay.metadata.table import TableBucket
 from forebay.server.journal.followed_logs import FollowedLogs
 from forebay.server.journal.followed_metadata import FollowedMetadata, removed_folders
+from forebay.server.journal.skimming import newest_segments
 from forebay.server.metadata_store import METADATA_FILE, DatabaseFile, LocalDatabaseFile, StateSnapshot
 from forebay.server.storage.log_epochs import mark_restored
-from forebay.store.journal import JournalCursor, JournalObject, newest_checkpoint
+from forebay.store.journal import JournalCursor, JournalObject, newest_checkpoint, newest_object
+from forebay.store.journal_ahead import ObjectsAhead
 from forebay.store.journal_format import (
+    Entry,
     EpochBegan,
     FileWritten,
     IndexedEntry,
@@ -66,6 +72,9 @@ class JournalFollower:
         """Of buckets whose state was asked for."""
         self.needed_from = self.deleted_until = 1
         """What the last checkpoint says that was read."""
+        self._whole_from = 0
+        """Up to which object of the journal logs may lack what remote logs got later."""
+        self._ahead: ObjectsAhead | None = None
         self.cursor = JournalCursor(store, store_id)
         if self._read_position(database):
             self.cursor.require_place()
@@ -75,7 +84,7 @@ class JournalFollower:
         self.metadata = FollowedMetadata(fs, database)
         self.logs = FollowedLogs(fs, directory, self.metadata, store, log_config or LogConfig(), clock)
         if self.cursor.number == 0:
-            self._begin_at_checkpoint(store, store_id)
+            self._begin(store, store_id)
 
     def _clear(self) -> None:
         """Remove what was made before the first `save`: a checkpoint may be newer now, and logs may begin later."""
@@ -86,21 +95,47 @@ class JournalFollower:
             elif entry.name not in (names.LOCK_FILE, _POSITION_FILE):
                 self._fs.remove(path)
 
-    def _begin_at_checkpoint(self, store: ObjectStore, store_id: bytes) -> None:
-        """Take the metadata of the newest checkpoint, and what its logs need from before."""
-        checkpoint = newest_checkpoint(store)
-        if checkpoint is None:
+    def _begin(self, store: ObjectStore, store_id: bytes) -> None:
+        """Begin with the newest checkpoint, or the first object, and without rows that remote logs have by now."""
+        newest = newest_object(store)
+        if newest is None:
             return
+        last, checkpoint = newest.footer.identity.number, newest_checkpoint(store)
+        first = 1 if checkpoint is None else checkpoint.image
+        self.logs.copied = newest_segments(store, first, last)
+        if self.logs.copied:
+            self._whole_from = last
+        ahead = self._ahead = ObjectsAhead(
+            store,
+            first if checkpoint is None else min(first, checkpoint.needed_from),
+            last,
+            partial(self._wants, first),
+        )
+        self.cursor.read_object = ahead.take
+        if checkpoint is not None:
+            self._begin_at_checkpoint(checkpoint, store, store_id, ahead)
+
+    def _wants(self, first: int, number: int, entry: Entry) -> bool:
+        """Whether an entry's payload is needed; metadata from object `first` on."""
+        if isinstance(entry, LogGrew):
+            return not self.logs.is_copied(entry.bucket, entry.end)
+        return number >= first
+
+    def _begin_at_checkpoint(
+        self, checkpoint: JournalCheckpoint, store: ObjectStore, store_id: bytes, ahead: ObjectsAhead
+    ) -> None:
+        """Take the metadata of the checkpoint, and what its logs need from before."""
         self._see_checkpoint(checkpoint)
         image = JournalObject(store, checkpoint.image)
         self._apply_metadata(image)
         for number in range(checkpoint.needed_from, checkpoint.image):
-            found = JournalObject(store, number)
+            found = ahead.take(number)
             for each in found.index.entries:
                 if isinstance(each.entry, EpochBegan):
                     self.fences.append(number)
                 self._apply_to_log(found, each)
         self.cursor = JournalCursor.behind(image, store, store_id)
+        self.cursor.read_object = ahead.take
         self._apply(image)
         self.save()
 
@@ -121,7 +156,16 @@ class JournalFollower:
         at.number, at.seal, at.epoch = document["number"], document["seal"], document["epoch"]
         self.needed_from, self.deleted_until = document["needed_from"], document["deleted_until"]
         self.fences = document["fences"]
+        if at.number < document["whole_from"]:  # which rows it lacks is not known any more
+            at.number = at.seal = at.epoch = 0
+            self.fences = []
         return True
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether logs and remote logs have all rows together: not yet, while rows are left out that remote logs got
+        later."""
+        return self.cursor.number >= self._whole_from
 
     @property
     def ends(self) -> dict[TableBucket, int]:
@@ -162,7 +206,17 @@ class JournalFollower:
             except BaseException:
                 at.number, at.seal, at.epoch = before
                 raise
+        if self._ahead is not None and (found is None or (self.is_whole and not self._ahead.has_more)):
+            self._end_ahead()
         return found
+
+    def _end_ahead(self) -> None:
+        """From now on each object is read when it is there."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+            self.cursor.read_object = partial(JournalObject, self.cursor.store)
+            self.logs.copied = {}
 
     def _apply(self, found: JournalObject) -> None:
         self._apply_metadata(found)  # before the logs, whose tables it may create
@@ -185,8 +239,9 @@ class JournalFollower:
 
     def _apply_to_log(self, found: JournalObject, each: IndexedEntry) -> None:
         match each.entry:
-            case LogGrew(bucket, first, _):
-                self.logs.grow(bucket, first, memoryview(found.payload(each)))
+            case LogGrew(bucket, first, end):
+                if not self.logs.skip(bucket, end):
+                    self.logs.grow(bucket, first, memoryview(found.payload(each)))
             case LogCut(bucket, end):
                 self.logs.cut(bucket, end)
 
@@ -232,16 +287,20 @@ class JournalFollower:
         document = {
             "store": at.store_id.hex(), "number": at.number, "seal": at.seal, "epoch": at.epoch,
             "needed_from": self.needed_from, "deleted_until": self.deleted_until, "fences": self.fences,
+            "whole_from": self._whole_from,
         }  # fmt: skip
         self._fs.write_atomic(self._position_file, json.dumps(document).encode())
 
     def close(self) -> None:
         """Save, and close all files; another follower may go on."""
+        self._end_ahead()
         self.save()
         self.logs.close()
 
     def finish(self, reason: str) -> None:
         """Close, so that a server opens the directory as its own, in a new epoch of its logs for this `reason`."""
+        assert self.is_whole, "rows are missing here"
+        self._end_ahead()
         mark_restored(self._fs, self._folder, reason)
         self.save()
         self._directory.high_watermarks.write(self.ends)

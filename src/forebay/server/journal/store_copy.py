@@ -20,6 +20,7 @@ from forebay.base.errors import Conflict, InvalidRequest, StorageFailure
 from forebay.base.progress import OnProgress, no_progress
 from forebay.fs.names import WRITER_SNAPSHOT_SUFFIX
 from forebay.log.remote import RemoteLogSegment
+from forebay.server.journal.skimming import replay_metadata
 from forebay.server.remote_log.manifest import tablet_of_manifest
 from forebay.store.journal import (
     STORE_OBJECT,
@@ -29,14 +30,7 @@ from forebay.store.journal import (
     newest_object,
     object_name,
 )
-from forebay.store.journal_format import (
-    EpochBegan,
-    JournalCheckpoint,
-    MetadataChanged,
-    MetadataImage,
-    Statement,
-    decode_statements,
-)
+from forebay.store.journal_format import EpochBegan, JournalCheckpoint
 from forebay.store.objects import ObjectMissing, ObjectStore, create_once
 
 A = TypeVar("A")
@@ -142,21 +136,9 @@ def _instant(store: ObjectStore, last: JournalObject) -> _Instant:
     fences: set[int] = set()
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as sql:
         for found in _at_once(partial(JournalObject, store), range(checkpoint.image, number + 1)):
-            image, statements = None, list[Statement]()
-            for each in found.index.entries:
-                match each.entry:
-                    case MetadataImage():
-                        image, statements = found.payload(each), []
-                    case MetadataChanged():
-                        statements += decode_statements(found.payload(each))
-                    case EpochBegan():
-                        fences.add(found.footer.identity.number)
-                    case _:
-                        pass
-            if image is not None:
-                sql.deserialize(image)
-            for text, values in statements:
-                sql.execute(text, values)
+            replay_metadata(sql, found)
+            if any(isinstance(each.entry, EpochBegan) for each in found.index.entries):
+                fences.add(found.footer.identity.number)
         if not sql.execute("SELECT name FROM sqlite_master").fetchall():  # it ends before the first image
             return _Instant(last, checkpoint.first, [], [], fences)
         fences.update(each for (each,) in sql.execute("SELECT number FROM journal_fences"))

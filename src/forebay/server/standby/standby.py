@@ -173,7 +173,7 @@ class Standby:
     def _offer(self, polled_at: float, *, is_new: bool) -> None:
         """Let reads go on to where the journal was repeated, which ended there at `polled_at`, or went on."""
         follower, reads = self._follower, self._reads
-        if follower is None or reads is None:
+        if follower is None or reads is None or not follower.is_whole:
             return
         boundary, metadata = None, None
         if is_new:
