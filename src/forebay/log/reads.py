@@ -91,6 +91,11 @@ class LogReads:
             for segment in self._segments
         ]
 
+    @property
+    def active_bytes(self) -> int:
+        """The size of the active segment."""
+        return self._segments[-1].view.size
+
     def closed_parts(self, from_offset: int, upper_offset: int) -> list[SegmentPart]:
         """The segments behind `from_offset`, where a batch begins, that end at or before `upper_offset`, oldest first.
 

@@ -27,6 +27,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.server.maintenance.retention import LogRetention
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore
+from forebay.server.remote_log import tiering as tiering_module
 from forebay.server.remote_log.tiering import LogTiering
 from forebay.server.server import ForebayServer
 from forebay.store.directory import DirectoryStore
@@ -468,3 +469,24 @@ def test_local_segments_go_by_age_and_number(start: Start) -> None:
     assert ids(old) == list(range(400))
     with pytest.raises(InvalidRequest, match="must not be longer than"):
         conn.create_table("fluss.no", COLUMNS, options={"table.log.local-ttl": "8 d"})
+
+
+def test_the_largest_active_segments_are_closed_when_all_together_are_large(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiering_module, "_CLOSED_BYTES_MIN", 2000)
+    conn = start(**{"log.segment.file-size": "1mb"})
+    tables = [conn.create_table(f"fluss.t{number}", COLUMNS) for number in range(4)]
+    for table, count in zip(tables, (10, 200, 400, 600), strict=True):
+        fill(table, 0, count)
+    tiering = tiering_of(conn)
+    sizes = [log_of(conn, table).active_bytes for table in tables]
+    tiering._settings = tiering._settings._replace(tail_bytes=sizes[0] + sizes[1])
+    tier(conn)
+    assert [len(log_of(conn, table).segments()) for table in tables] == [1, 1, 2, 2]
+    assert [log_of(conn, table).copied_end for table in tables] == [0, 0, 400, 600]
+    tiering._settings = tiering._settings._replace(tail_bytes=0)
+    tier(conn)
+    assert log_of(conn, tables[0]).copied_end == 0, "an object for each small log"
+    assert log_of(conn, tables[1]).copied_end == 200
+    assert [ids(table) for table in tables] == [list(range(count)) for count in (10, 200, 400, 600)]

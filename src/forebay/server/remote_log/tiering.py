@@ -3,6 +3,8 @@
 One round looks at all buckets with something to do. For each of them, in this order:
 
 1. The active segment is closed if its first record is older than `store.segment-age`: so the store gets slow logs, too.
+   The largest ones are closed if all together have more than `TAIL_BYTES`: a new machine reads them from the journal
+   before it serves.
 2. Closed segments that clients may read are copied, a few in a round, and listed.
 3. Segments in the store that are older than `table.log.ttl` leave the list, unless the lake still needs them.
 4. Local segments are deleted that the store has: all but the newest `table.log.tiered.local-segments`, and those older
@@ -17,7 +19,7 @@ Prior art: `RemoteLogManager` and `LogTieringTask` of Apache Fluss.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -35,6 +37,9 @@ from forebay.server.storage.replicas import ReplicaManager
 _LOGGER = logging.getLogger(__name__)
 
 _READ_BYTES = 4 << 20
+TAIL_BYTES = 256 << 20
+_CLOSED_BYTES_MIN = 4 << 20
+"""Smaller segments are not closed for `TAIL_BYTES`: each of them would be an object."""
 
 
 class TieringSettings(NamedTuple):
@@ -44,6 +49,18 @@ class TieringSettings(NamedTuple):
     """A segment is closed when its first record is older."""
     uploads_max: int
     """Segments of a bucket that are copied in a round."""
+    tail_bytes: int = TAIL_BYTES
+
+
+def _longest(sizes: Mapping[TableBucket, int], bytes_max: int) -> set[TableBucket]:
+    """The largest of these active segments, without which the others have at most `bytes_max` together."""
+    longest, total = set[TableBucket](), sum(sizes.values())
+    for bucket in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if total <= bytes_max or sizes[bucket] < _CLOSED_BYTES_MIN:
+            break
+        longest.add(bucket)
+        total -= sizes[bucket]
+    return longest
 
 
 class LogTiering:
@@ -82,8 +99,10 @@ class LogTiering:
         """Do a round. A failure concerns only its own bucket, and is logged."""
         self._forget_dropped()
         self._forget_more()
+        sizes = {replica.bucket: replica.log.active_bytes for replica in self._replicas.each_open()}
+        long = _longest(sizes, self._settings.tail_bytes)
         for replica in self._replicas.each_open():
-            self._attempt(replica.bucket, partial(self._tier, replica))
+            self._attempt(replica.bucket, partial(self._tier, replica, is_long=replica.bucket in long))
         for bucket in self._closed_with_more():
             self._attempt(bucket, partial(self._tier_closed, bucket))
         for bucket, manifest in self._logs.known().items():
@@ -102,10 +121,10 @@ class LogTiering:
 
     # ---- one bucket -------------------------------------------------------------------------------------------------
 
-    def _tier(self, replica: BucketReplica) -> None:
+    def _tier(self, replica: BucketReplica, *, is_long: bool = False) -> None:
         if replica.log.is_offline:
             return
-        if replica.log.has_old_active(self._clock.now_ms() - self._settings.segment_age_ms):
+        if is_long or replica.log.has_old_active(self._clock.now_ms() - self._settings.segment_age_ms):
             replica.log.roll()
         path = self._replicas.physical_path(replica.bucket)
         self._copy(replica, path)
