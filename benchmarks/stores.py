@@ -7,6 +7,7 @@ nearby. Rows in bulk, and one row again and again by 64 connections, each of whi
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import select
 import socket
@@ -48,27 +49,38 @@ SIDES: dict[str, Mapping[str, str]] = {
 
 
 class SlowStore:
-    """A store of which each request takes longer, and is counted."""
+    """A store of which each request takes longer, passes not more than `bandwidth` bytes a second, and is counted."""
 
-    def __init__(self, store: ObjectStore, seconds: float, counts: Any) -> None:
-        self._store, self._seconds, self._counts = store, seconds, counts
+    def __init__(self, store: ObjectStore, seconds: float, counts: Any, bandwidth: float = math.inf) -> None:
+        self._store, self._seconds, self._counts, self._bandwidth = store, seconds, counts, bandwidth
         self.location = store.location
 
     def _wait(self, kind: int) -> None:
         self._counts[kind] += 1
         time.sleep(self._seconds)
 
+    def _pass(self, size: int) -> None:
+        time.sleep(size / self._bandwidth)
+
     def create(self, name: str, data: Buffer) -> bool:
         self._wait(0)
+        self._pass(memoryview(data).nbytes)
         return self._store.create(name, data)
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         self._wait(1)
-        return self._store.read(name, start, end)
+        found = self._store.read(name, start, end)
+        self._pass(len(found))
+        return found
 
     def upload(self, name: str, parts: Iterable[Buffer]) -> None:
+        def slowly() -> Iterator[Buffer]:
+            for part in parts:
+                self._pass(memoryview(part).nbytes)
+                yield part
+
         self._wait(0)
-        self._store.upload(name, parts)
+        self._store.upload(name, slowly())
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         return self._store.list(prefix, after)
@@ -77,12 +89,62 @@ class SlowStore:
         self._store.delete(names)
 
 
-def serve(folder: str, settings: Mapping[str, str], seconds: float, counts: Any, pipe: Any) -> None:
-    """The server of a side, in a process of its own, until the pipe says so."""
-    injected = Injected(open_store=lambda where, options: SlowStore(open_store(where, options), seconds, counts))
+def serve(folder: str, settings: Mapping[str, str], seconds: float, bandwidth: float, counts: Any, pipe: Any) -> None:
+    """A server in a process of its own, until the pipe says so."""
+    injected = Injected(
+        open_store=lambda where, options: SlowStore(open_store(where, options), seconds, counts, bandwidth)
+    )
     with EmbeddedServer(folder, settings=settings, injected=injected) as server:
         pipe.send((server.bootstrap_servers, server.addresses.tablet_servers))
         pipe.recv()
+
+
+class ServerWithStore:
+    """A server in a process of its own whose store is slow; without a store, if there is none."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Path | None,
+        seconds: float,
+        settings: Mapping[str, str],
+        *,
+        bandwidth: float = math.inf,
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._counts = context.Array("q", [0, 0])
+        self._seconds, self._bandwidth = seconds, bandwidth
+        self._pipe, other = context.Pipe()
+        all_settings = {**settings} if store is None else {**settings, "store": str(store)}
+        arguments = (str(folder), all_settings, seconds, bandwidth, self._counts, other)
+        self._process = context.Process(target=serve, args=arguments)
+        self._process.start()
+        self.bootstrap_servers, self.tablet_server = self._pipe.recv()
+        self._times = psutil.Process(self._process.pid)
+
+    def __enter__(self) -> ServerWithStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.is_alive():
+            self._pipe.send(None)
+        self._process.join()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def slow(self, store: ObjectStore) -> SlowStore:
+        """Another store as slow as that of this server."""
+        return SlowStore(store, self._seconds, [0, 0], self._bandwidth)
+
+    @property
+    def puts(self) -> int:
+        return int(self._counts[0])
+
+    def cpu_seconds(self) -> float:
+        times = self._times.cpu_times()
+        return float(times.user + times.system)
 
 
 class Measured(NamedTuple):
@@ -106,20 +168,9 @@ class Side:
 
     def __init__(self, name: str, folder: Path, seconds: float, stack: ExitStack) -> None:
         self.name = name
-        context = multiprocessing.get_context("spawn")
-        self._counts = context.Array("q", [0, 0])
-        self._pipe, other = context.Pipe()
-        settings = {**SIDES[name]}
-        if settings:
-            settings["store"] = str(folder / f"{name} store")
-        arguments = (str(folder / name), settings, seconds, self._counts, other)
-        process = context.Process(target=serve, args=arguments)
-        process.start()
-        stack.callback(process.join)
-        stack.callback(self._pipe.send, None)
-        bootstrap, self._tablet = self._pipe.recv()
-        self._process = psutil.Process(process.pid)
-        self._connection = stack.enter_context(forebay.connect(bootstrap))
+        store = folder / f"{name} store" if SIDES[name] else None
+        self._server = stack.enter_context(ServerWithStore(folder / name, store, seconds, SIDES[name]))
+        self._connection = stack.enter_context(forebay.connect(self._server.bootstrap_servers))
         self._turn = 0
 
     def measure(self, rows: int) -> Measured:
@@ -132,18 +183,14 @@ class Side:
         appended = len(table) / seconds_of(lambda: log.append(table))
         upserted = len(half) / seconds_of(lambda: keyed.upsert(half))
         single = self._connection.create_table(f"{name}s", data.SCHEMA, buckets=1)
-        before, puts, began = self._cpu(), self._counts[0], time.perf_counter()
-        latencies = drive(single, self._tablet)
+        before, puts, began = self._server.cpu_seconds(), self._server.puts, time.perf_counter()
+        latencies = drive(single, self._server.tablet_server)
         seconds, count = time.perf_counter() - began, len(latencies)
         return Measured(
-            appended, upserted, count / seconds, (self._cpu() - before) / count * 1e6,
+            appended, upserted, count / seconds, (self._server.cpu_seconds() - before) / count * 1e6,
             1000 * float(np.percentile(latencies, 50)), 1000 * float(np.percentile(latencies, 99)),
-            (self._counts[0] - puts) / seconds,
+            (self._server.puts - puts) / seconds,
         )  # fmt: skip
-
-    def _cpu(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
 
 
 def seconds_of(work: Any) -> float:
