@@ -33,6 +33,8 @@ class Failover:
         self._directories = 0
         self._settings = {**(settings or {}), "store.interval": "50 ms", "store.lease": f"{LEASE_SECONDS:g} s"}
         self._settings.setdefault("store.durability", "store")
+        # A machine that begins leaves out what remote logs have: they have much, soon.
+        self._settings |= {"remote.log.task-interval-duration": "300 ms", "log.segment.file-size": "16kb"}
         self._machines = [self._machine(number) for number in range(MACHINES)]
         self._serving, self._standby = self._machines[0], self._machines[1]
         self._failed: ServerProcess | None = None
