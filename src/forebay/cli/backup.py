@@ -11,12 +11,14 @@ from pathlib import Path
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest
 from forebay.base.locations import local_folder
-from forebay.base.quantity import format_bytes, moment_ms
+from forebay.base.quantity import format_bytes, moment_ms, parse_duration_ms
 from forebay.cli.output import Progress
 from forebay.fs.local import LocalFileSystem
 from forebay.server.config import parse_definition, server_config
+from forebay.server.journal.copy_records import forget_copies
 from forebay.server.journal.store_copy import copy_store
 from forebay.server.storage.log_epochs import mark_restored, time_text
+from forebay.store.objects import ObjectStore
 from forebay.store.opening import open_store
 from forebay.verify.directory import locked_directory, verify_directory
 from forebay.verify.online_copy import OnlineCopy, sync_path
@@ -40,9 +42,13 @@ longer ago than the server's store.retention. All tables and transactions are as
 same target adds what is new. To restore, start a server on the target:
 forebay server --data-dir new -D store=s3://backups/shop
 
+With --keep, the target also forgets what only states need that are older. Of a target that gets copies more often than
+the server's store.retention, each state since then can be had: copy it on, as the --store, with --at.
+
 examples:
   forebay backup --data-dir data/ backups/monday
   forebay backup --store s3://bucket/shop s3://backups/shop
+  forebay backup --store s3://bucket/shop --keep '30 d' s3://backups/shop
   forebay backup --store s3://bucket/shop --at '2026-01-31 12:00:00' s3://backups/before-the-accident
 
 Exit codes: 0 copied and verified, 1 refused or failed, 2 wrong usage, 130 interrupted."""
@@ -62,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     source.add_argument("--store", metavar="STORE", help="the setting 'store' of a server")
     parser.add_argument("--at", metavar="TIME", help="with --store: as of this time (UTC)")
     parser.add_argument(
+        "--keep",
+        metavar="TIME",
+        help="with --store: delete in the target what only states need that are older, such as '30 d'",
+    )
+    parser.add_argument(
         "-D",
         dest="definitions",
         action="append",
@@ -75,8 +86,10 @@ def run(options: argparse.Namespace) -> int:
     """Copy a data directory or a store, and print what was copied; return the exit code."""
     if options.store is not None:
         return _copy_store(options)
-    if options.at is not None or options.definitions:
-        raise InvalidRequest("--at and -D are for copies of a store (--store): a data directory has only its own time")
+    if options.at is not None or options.keep is not None or options.definitions:
+        raise InvalidRequest(
+            "--at, --keep and -D are for copies of a store (--store): a data directory has only its own time"
+        )
     source = Path(local_folder(options.data_dir, "the data directory"))
     target = Path(local_folder(options.target, "the target"))
     if target.exists():
@@ -115,6 +128,7 @@ def _copy_store(options: argparse.Namespace) -> int:
     settings = dict(parse_definition(text) for text in options.definitions)
     own = server_config(os.curdir, settings=settings).store_options
     source, target = (open_store(where, _options_of(where, own)) for where in (options.store, options.target))
+    keep_ms = None if options.keep is None else parse_duration_ms(options.keep)
     at_ms = None if options.at is None else moment_ms(options.at, "--at")
     with Progress("copying:", unit="objects") as progress:
         copied = copy_store(source, target, at_ms, progress.at)
@@ -122,7 +136,21 @@ def _copy_store(options: argparse.Namespace) -> int:
         f"copied {copied.objects:,} objects of {format_bytes(copied.bytes)} to {target.location}, which is as of "
         f"{time_text(copied.at_ms)} (object {copied.number} of the journal)"
     )
+    if keep_ms is not None:
+        _forget(target, SYSTEM_CLOCK.now_ms() - keep_ms)
     return 0
+
+
+def _forget(target: ObjectStore, until_ms: int) -> None:
+    with Progress("forgetting:", unit="objects") as progress:
+        forgotten = forget_copies(target, until_ms, progress.at)
+    if forgotten is None:
+        print("the copy is too young to forget anything")
+    else:
+        print(
+            f"deleted {forgotten.objects:,} objects of earlier states; the copy is as of "
+            f"{time_text(forgotten.since_ms)} and later"
+        )
 
 
 def _options_of(where: str, options: dict[str, str]) -> dict[str, str]:

@@ -8,35 +8,18 @@ as of an earlier instant, or no store yet.
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from functools import partial
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from forebay.base import threads
+from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import Conflict, InvalidRequest, StorageFailure
 from forebay.base.progress import OnProgress, no_progress
 from forebay.fs.names import WRITER_SNAPSHOT_SUFFIX
-from forebay.log.remote import RemoteLogSegment
-from forebay.server.journal.skimming import replay_metadata
-from forebay.server.remote_log.manifest import tablet_of_manifest
-from forebay.store.journal import (
-    STORE_OBJECT,
-    JournalObject,
-    anchors,
-    newest_checkpoint,
-    newest_object,
-    object_name,
-)
-from forebay.store.journal_format import EpochBegan, JournalCheckpoint
+from forebay.server.journal.copy_records import CopyRecord, record_copy
+from forebay.server.journal.store_instant import StoreInstant, at_once, instant_of, last_by
+from forebay.store.journal import STORE_OBJECT, JournalObject, anchors, newest_object, object_name
 from forebay.store.objects import ObjectMissing, ObjectStore, create_once
 
-A = TypeVar("A")
-R = TypeVar("R")
-
-_AT_ONCE = 8
 _READ_BYTES = 8 << 20
 
 
@@ -51,21 +34,12 @@ class StoreCopied(NamedTuple):
     bytes: int
 
 
-class _Instant(NamedTuple):
-    """A store at the end of an object of its journal."""
-
-    last: JournalObject
-    first: int
-    """From this object on the journal is needed."""
-    named: list[str]
-    """Objects that are needed, beside the journal."""
-    doomed: list[str]
-    """Those that are not any more, but may have been at the checkpoint; some were deleted."""
-    fences: set[int]
-
-
 def copy_store(
-    source: ObjectStore, target: ObjectStore, at_ms: int | None = None, progress: OnProgress = no_progress
+    source: ObjectStore,
+    target: ObjectStore,
+    at_ms: int | None = None,
+    progress: OnProgress = no_progress,
+    ids: IdSource = SYSTEM_IDS,
 ) -> StoreCopied:
     """Copy a store as of now, or as of `at_ms`: the last object of its journal that was created by then.
 
@@ -74,25 +48,32 @@ def copy_store(
     `StorageFailure`, also if an object was deleted that is needed, and `CorruptData`.
     """
     try:
-        return _copied(source, target, at_ms, progress)
+        return _copied(source, target, at_ms, progress, ids)
     except ObjectMissing as e:
         raise StorageFailure(
             f"{e.message}: it was deleted, as the store keeps what is not needed any more for 'store.retention' of its "
-            "server. That has to be longer than a copy takes, and longer than the time goes back"
+            "server, and a copy for what --keep says. That has to be longer than a copy takes, and longer than the "
+            "time goes back"
         ) from e
 
 
-def _copied(source: ObjectStore, target: ObjectStore, at_ms: int | None, progress: OnProgress) -> StoreCopied:
+def _copied(
+    source: ObjectStore, target: ObjectStore, at_ms: int | None, progress: OnProgress, ids: IdSource
+) -> StoreCopied:
     end = newest_object(source)
     if end is None:
         raise InvalidRequest(f"no server has written to the store {source.location} yet")
-    instant = _instant(source, end if at_ms is None else _last_by(source, end, at_ms))
+    instant = instant_of(source, end if at_ms is None else last_by(source, end, at_ms))
     number = instant.last.footer.identity.number
     copied_until, known = _earlier_copy(source, target, instant)
     numbers = {*range(instant.first, number + 1), *anchors(number), *instant.fences}
     new = [object_name(each) for each in sorted(numbers) if each > copied_until]
     named = [name for name in instant.named if name not in known]
     doomed = [name for name in instant.doomed if name not in known]
+    first = max(instant.first, copied_until + 1)
+    if new:
+        record = CopyRecord(number, instant.last.index.last_ms, first, [*named, *doomed])
+        record_copy(target, record, ids)
     copying = _Copying(source, target, progress, len(named) + len(doomed) + len(new) + 1)
     copying.upload(named, is_needed=True)
     copying.upload(doomed, is_needed=False)
@@ -101,7 +82,7 @@ def _copied(source: ObjectStore, target: ObjectStore, at_ms: int | None, progres
     return StoreCopied(number, instant.last.index.last_ms, copying.objects, copying.bytes)
 
 
-def _earlier_copy(source: ObjectStore, target: ObjectStore, instant: _Instant) -> tuple[int, set[str]]:
+def _earlier_copy(source: ObjectStore, target: ObjectStore, instant: StoreInstant) -> tuple[int, set[str]]:
     """Up to which object of the journal the target is a copy, and the other objects that it has for sure."""
     before = newest_object(target)
     if before is None:
@@ -109,58 +90,14 @@ def _earlier_copy(source: ObjectStore, target: ObjectStore, instant: _Instant) -
     _require_earlier_copy(source, target, instant, before)
     try:
         # Those that were doomed then may have been created later: they are doomed before they are created, too.
-        return before.footer.identity.number, set(_instant(target, before).named)
+        return before.footer.identity.number, set(instant_of(target, before).named)
     except ObjectMissing:  # it was interrupted
         return 0, set()
 
 
-def _last_by(store: ObjectStore, end: JournalObject, at_ms: int) -> JournalObject:
-    """The last object that was created by that time."""
-    number = end.footer.identity.number
-    if end.index.last_ms <= at_ms:
-        return end
-    for anchor in (*reversed(anchors(number)), 0):
-        found = JournalObject(store, anchor) if anchor else None
-        if found is not None and found.index.last_ms > at_ms:
-            continue
-        while (following := JournalObject(store, anchor + 1)).index.last_ms <= at_ms:
-            found, anchor = following, anchor + 1
-        if found is not None:
-            return found
-    raise InvalidRequest(f"the store {store.location} is younger than that time")
-
-
-def _instant(store: ObjectStore, last: JournalObject) -> _Instant:
-    number = last.footer.identity.number
-    checkpoint = newest_checkpoint(store, number) or JournalCheckpoint(1, 1, 1)
-    fences: set[int] = set()
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as sql:
-        for found in _at_once(partial(JournalObject, store), range(checkpoint.image, number + 1)):
-            replay_metadata(sql, found)
-            if any(isinstance(each.entry, EpochBegan) for each in found.index.entries):
-                fences.add(found.footer.identity.number)
-        if not sql.execute("SELECT name FROM sqlite_master").fetchall():  # it ends before the first image
-            return _Instant(last, checkpoint.first, [], [], fences)
-        fences.update(each for (each,) in sql.execute("SELECT number FROM journal_fences"))
-        doomed = [name for (name,) in sql.execute("SELECT name FROM doomed_objects")]
-        return _Instant(last, checkpoint.first, list(_named(sql)), doomed, fences)
-
-
-def _named(sql: sqlite3.Connection) -> Iterator[str]:
-    """The objects that the metadata name, beside those of the journal."""
-    yield from (name for (name,) in sql.execute("SELECT manifest FROM remote_logs WHERE manifest <> ''"))
-    for manifest, *segment in sql.execute(
-        "SELECT manifest, segment_id, start_offset, remote_segments.end_offset, max_timestamp_ms, size_bytes "
-        "FROM remote_segments JOIN remote_logs USING (table_id, partition_id, bucket)"
-    ):
-        yield from RemoteLogSegment(*segment).objects(tablet_of_manifest(manifest))
-    for (files,) in sql.execute("SELECT files FROM state_snapshots"):
-        yield from (name for _, name in json.loads(files))
-    for (files,) in sql.execute("SELECT files FROM kv_snapshots"):
-        yield from (name for _, name, _ in json.loads(files))
-
-
-def _require_earlier_copy(source: ObjectStore, target: ObjectStore, instant: _Instant, before: JournalObject) -> None:
+def _require_earlier_copy(
+    source: ObjectStore, target: ObjectStore, instant: StoreInstant, before: JournalObject
+) -> None:
     number, identity = instant.last.footer.identity.number, before.footer.identity
     what = f"the store {target.location}, which is at object {identity.number} of its journal,"
     if identity.store_id != instant.last.footer.identity.store_id:
@@ -173,17 +110,6 @@ def _require_earlier_copy(source: ObjectStore, target: ObjectStore, instant: _In
         return  # deleted since; the target would be refused by whoever reads from before that object to behind it
     if same != before.footer.seal:
         raise Conflict(f"{what} has gone on as a store of its own: choose a new one")
-
-
-def _at_once(call: Callable[[A], R], arguments: Sequence[A]) -> Iterator[R]:
-    """The results of calls, in order, some of which are made ahead."""
-    pool = threads.executor(_AT_ONCE, "forebay-store-copy")
-    try:
-        for first in range(0, len(arguments), _AT_ONCE):
-            for made in [pool.submit(call, each) for each in arguments[first : first + _AT_ONCE]]:
-                yield made.result()
-    finally:
-        pool.shutdown(wait=True)
 
 
 class _Copying:
@@ -204,7 +130,7 @@ class _Copying:
                     raise
                 return None
 
-        for size in _at_once(copy, names):
+        for size in at_once(copy, names):
             if size is not None:
                 self._count(size)
 
@@ -223,7 +149,7 @@ class _Copying:
 
     def create(self, names: Sequence[str]) -> None:
         """Copy objects of the journal, one after the other."""
-        for name, content in zip(names, _at_once(self._source.read, names), strict=True):
+        for name, content in zip(names, at_once(self._source.read, names), strict=True):
             if not create_once(self._target, name, content):
                 raise Conflict(f"{self._target.location}/{name} has another content: choose a new store")
             self._count(len(content))
