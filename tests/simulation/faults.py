@@ -41,7 +41,7 @@ class Faults:
                  self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
                  self.hold_worker, self.lose_driver, self.second_server, self.rot, self.rot_after_kill,
                  self.undo_rounds, self.lose_machine, self.take_over, self.store_away, self.store_fails,
-                 self.fill_store, self.stand_by, self.trouble_server),
+                 self.fill_store, self.stand_by, self.trouble_server, self.back_up),
                 weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, 1, 0.7, world.rot, world.rot,
                          3 if self.load.lake else 0, *self._store_weights),
             )[0]  # fmt: skip
@@ -53,10 +53,10 @@ class Faults:
     def _store_weights(self) -> tuple[float, ...]:
         world = self.world
         if world.store is None:
-            return (0,) * 7
+            return (0,) * 8
         exact = 2 * world.is_stored  # else what was acknowledged may be lost with its machine
         leased = exact if world.lease_seconds else 0  # without, a server may give old answers when it was replaced
-        return exact, leased, 1, 2, 0.5, leased, leased
+        return exact, leased, 1, 2, 0.5, leased, leased, 4
 
     def _kind(self) -> str:
         return self.rng.choices(("kill", "power", "remount"), weights=(3, 3, 2))[0]
@@ -157,6 +157,10 @@ class Faults:
     def stand_by(self) -> None:
         """A standby is started, and takes over if the lease ends."""
         self.world.machines.stand_by()
+
+    def back_up(self) -> None:
+        """The store is copied into another one, while all this goes on."""
+        self.world.machines.back_up()
 
     def trouble_server(self) -> None:
         """The server is suspended, or cut off from its store, for longer than its lease or not."""

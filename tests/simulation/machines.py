@@ -4,7 +4,6 @@ starts another server, or when a standby takes over. The former server may live 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING
 from forebay.base.errors import StorageFailure
 from forebay.server.config import server_config
 from forebay.server.journal.followed_logs import FollowedLogs
-from forebay.server.journal.store_copy import copy_store
 from forebay.server.standby.standby import Reads, Standby
+from tests.simulation.backups import Backups
 from tests.simulation.disk import SimDatabaseFile, SimFileSystem, SimVfs
-from tests.simulation.object_store import SimObjectStore
 from tests.simulation.scheduler import Process, SimClock
 
 if TYPE_CHECKING:
@@ -40,6 +38,7 @@ class Machines:
         self.standbys: list[Process] = []
         self.make_reads: Callable[[Process, SimFileSystem, SimVfs, FollowedLogs], Reads] | None = None
         """Makes the reads of a standby."""
+        self._backups: Backups | None = None
 
     @property
     def ports(self) -> tuple[int, int]:
@@ -65,17 +64,19 @@ class Machines:
 
     def restore(self) -> None:
         """Go on from a backup of the store, which has all that is acknowledged: the server is gone before."""
-        source = self._world.store
-        assert source is not None
         self._world.may_restart = False
         self._world.fail_machine("power")
-        backup = SimObjectStore(self._sched, random.Random(self._rng.random()))
-        copied = copy_store(source, backup)
-        self._world.count("stores restored from a backup")
-        self._world.note(f"a backup at object {copied.number}, of {copied.objects} objects")
+        backup = self._backups.complete() if self._backups is not None else Backups(self._world).complete()
+        self._backups = None
         self._world.store = backup
         self._world.may_restart = True
         self.move()
+
+    def back_up(self) -> None:
+        """Copy the store into another one, or what is new since the last time, while the server runs."""
+        if self._backups is None:
+            self._backups = Backups(self._world)
+        self._backups.begin()
 
     def take_over(self, why: str) -> None:
         """Let a new machine take the store up while the server is "running", "suspended", or "cut off" from the store;
