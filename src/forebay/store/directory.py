@@ -44,11 +44,7 @@ class DirectoryStore:
         return self._in_folder(path, lambda: self._files.publish_if_absent(path, data))
 
     def _in_folder(self, path: str, write: Callable[[], T]) -> T:
-        """Write a file whose folder may be missing.
-
-        Raises `StorageFailure` before or after if the directory is another one now: a file system that is not mounted
-        any more leaves an empty directory, which would take objects that nobody finds again.
-        """
+        """Write a file whose folder may be missing."""
         self._require_same_directory()
         folder = path.rpartition("/")[0]
         try:
@@ -64,6 +60,11 @@ class DirectoryStore:
             self._require_same_directory()
 
     def _require_same_directory(self) -> None:
+        """Raise `StorageFailure` if the directory is another one now.
+
+        A file system that is not mounted any more leaves an empty directory. It has no object that a reader asks for,
+        and would take some that nobody finds again.
+        """
         if self._seen and not self._files.exists(self._seen):
             raise StorageFailure(
                 f"{self._seen} was there and is not any more: is the file system of the store {self.location} still "
@@ -75,6 +76,7 @@ class DirectoryStore:
         try:
             file = self._files.open_reader(below(self.location, name))
         except FileMissing as e:
+            self._require_same_directory()
             raise ObjectMissing(f"there is no object {name} in {self.location}") from e
         with closing(file):
             if "/" not in name:
