@@ -101,9 +101,15 @@ class Monitoring:
     """The HTTP server of one program. `stop` blocks until none of its threads listens any more."""
 
     def __init__(
-        self, metrics: Sequence[Collector], faults: Callable[[], list[str]], problems: Callable[[], list[str]]
+        self,
+        metrics: Sequence[Collector],
+        faults: Callable[[], list[str]],
+        problems: Callable[[], list[str]],
+        *,
+        stop_seconds: float = 0.5,
     ) -> None:
-        """`faults` are reasons to restart the program, `problems` those why it is not ready. Called in any thread."""
+        """`faults` are reasons to restart the program, `problems` those why it is not ready. Called in any thread.
+        `stop_seconds`: so long `stop` may take."""
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
 
         registry = CollectorRegistry()
@@ -114,6 +120,7 @@ class Monitoring:
         self._metrics = make_wsgi_app(registry)
         self._faults = faults
         self._problems = problems
+        self._stop_seconds = stop_seconds
         self._places, self._free = threads.condition(), _AT_ONCE
         self._host, self._names = "", frozenset[str]()
         self._server: _Server | None = None
@@ -133,7 +140,7 @@ class Monitoring:
                 error = e
                 continue
             self._server = server
-            self._thread = threads.thread(server.serve_forever, name="forebay-monitoring")
+            self._thread = threads.thread(server.serve_forever, (self._stop_seconds,), name="forebay-monitoring")
             self._thread.start()
             return host, server.server_port
         reason = "no port is given" if error is None else error.strerror or str(error)

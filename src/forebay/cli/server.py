@@ -9,8 +9,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from forebay.base.errors import ForebayError, InvalidRequest
@@ -149,7 +149,20 @@ def _stand_by(config: ServerConfig, read_port: int | None) -> bool:
         reads = serve_reads(standby, config, read_port)
         if reads is not None:
             print(f"It serves reads of what it has repeated: {reads.addresses.bootstrap_servers}", flush=True)
-    return standby.wait()
+    with _standby_metrics(standby, config):
+        return standby.wait()
+
+
+@contextmanager
+def _standby_metrics(standby: Standby, config: ServerConfig) -> Iterator[None]:
+    if config.monitoring is None:
+        yield
+        return
+    from forebay.server.standby.metrics import monitored
+
+    with monitored(standby, config, config.monitoring) as address:
+        print(f"  metrics  http://{address}/metrics, /healthz, /readyz", flush=True)
+        yield
 
 
 def _warn_of_others(data_dir: Path) -> None:

@@ -81,7 +81,7 @@ class Standby:
         self._directory = DataDirectory.open(fs, data_dir)
         self._lease_ms = 0
         self._has_ended = False
-        self._seen = clock.monotonic()
+        self._seen = self.current_at = self.looked_at = clock.monotonic()
         self.store, self._trim_seconds = store, trim_seconds
         self._next_save = self._next_states = self._next_trim = 0.0
         self._stops = threads.event()
@@ -90,7 +90,8 @@ class Standby:
         """Of the metadata that reads were offered last."""
         self._cut: set[TableBucket] = set()
         """Buckets whose logs have become shorter since reads were offered a boundary."""
-        self._boundary_ms = 0
+        self.as_of_ms = 0
+        """When the last object was created that was repeated, in ms since 1970, by the clock of its server."""
         self.holder = ""
         """The server that writes to the store, as it calls itself; empty if none has yet."""
         self._follower: JournalFollower | None = None
@@ -130,6 +131,21 @@ class Standby:
         )  # fmt: skip
 
     @property
+    def lease_seconds(self) -> float:
+        """After this time without an object it takes over; 0: only when the server ends or is asked to."""
+        return self._lease_ms / 1000
+
+    @property
+    def staleness_seconds(self) -> float:
+        """For how long it has not seen the end of the journal."""
+        return self._clock.monotonic() - self.current_at
+
+    @property
+    def stuck_seconds(self) -> float:
+        """For how long it has been at the same step."""
+        return self._clock.monotonic() - self.looked_at
+
+    @property
     def number(self) -> int:
         """The number of the last object that was repeated."""
         return 0 if self._follower is None else self._follower.cursor.number
@@ -157,6 +173,7 @@ class Standby:
         states = WarmStates(self._fs, self._data_dir, self.store)
         try:
             while not self._stops.is_set():
+                self.looked_at = self._clock.monotonic()
                 if self._follow():
                     on_progress()
                 elif self._lease_has_ended() and self._fence():
@@ -180,7 +197,7 @@ class Standby:
             if follower.metadata.number != self._metadata_number:
                 metadata, self._metadata_number = follower.metadata.content(), follower.metadata.number
             cut, self._cut = frozenset(self._cut), set()
-            boundary = Boundary(self.number, self._boundary_ms, dict(follower.ends), metadata, cut)
+            boundary = Boundary(self.number, self.as_of_ms, dict(follower.ends), metadata, cut)
         reads.offer(boundary, polled_at)
 
     def _follow(self) -> bool:
@@ -191,7 +208,11 @@ class Standby:
         began = polled_at = self._clock.monotonic()
         count = 0
         try:
-            while polled_at < began + _FOLLOW_SECONDS and (found := follower.follow_one()) is not None:
+            while polled_at < began + _FOLLOW_SECONDS:
+                found = follower.follow_one()
+                if found is None:
+                    self.current_at = polled_at
+                    break
                 self._see(found)
                 count += 1
                 polled_at = self._clock.monotonic()
@@ -222,7 +243,7 @@ class Standby:
             self._next_states = now + _STATES_SECONDS
 
     def _see(self, found: JournalObject) -> None:
-        self._boundary_ms = found.index.last_ms
+        self.as_of_ms = found.index.last_ms
         for each in found.index.entries:
             if isinstance(each.entry, EpochBegan):
                 self._lease_ms, self.holder = each.entry.lease_ms, each.entry.holder
