@@ -77,7 +77,15 @@ def _server(d: ServerDescription) -> dict[str, Any]:
         for each in d.damaged
     ]
     counters = {name: getattr(d, name) for name in names}
-    return {"started": d.started.isoformat(), "now": d.now.isoformat(), "damaged": damaged, **counters}
+    times = {"started": d.started.isoformat(), "now": d.now.isoformat()}
+    return {**times, "damaged": damaged, "standby": _standby(d), **counters}
+
+
+def _standby(d: ServerDescription) -> dict[str, Any] | None:
+    """As of when the reads of a standby are, and for how many seconds it has not seen the end of the journal."""
+    if d.standby_as_of is None or d.staleness is None:
+        return None
+    return {"as_of": d.standby_as_of.isoformat(), "staleness": round(d.staleness.total_seconds(), 3)}
 
 
 def _rates(load: ServerLoad) -> dict[str, Any]:

@@ -10,6 +10,8 @@ const Health = ({ health, isStale }) => {
   return html`<${Badge} kind=${kind}>${text}<//> <span>${number(health.serving)} of ${number(health.buckets)} buckets serve</span>`;
 };
 
+const Standby = ({ standby }) => html`<${Badge} kind=${standby.staleness > 10 ? "bad" : ""}>standby<//> <span>as of ${standby.as_of.slice(0, 19).replace("T", " ")}, journal seen ${duration(standby.staleness)} ago</span>`;
+
 const perSecond = (value) => `${short(value)}/s`;
 
 function Rates({ data }) {
@@ -77,7 +79,7 @@ export default function Overview({ session }) {
   const answer = useApi("overview", {}, { every: 2 });
   const data = answer.data;
   return html`
-    <${Head} title="Overview" sub=${data && html`<${Health} health=${data.health} isStale=${answer.isStale} />${data.server && html`<span>started <${Ago} at=${data.server.started} /></span><span>version ${data.server.version ?? "unknown"}</span>`}`} />
+    <${Head} title="Overview" sub=${data && html`<${Health} health=${data.health} isStale=${answer.isStale} />${data.server?.standby && html`<${Standby} standby=${data.server.standby} />`}${data.server && html`<span>started <${Ago} at=${data.server.started} /></span><span>version ${data.server.version ?? "unknown"}</span>`}`} />
     <div class="stack">
       <${Answer} of=${answer} lines=${8}>${(data) => html`
         ${data.server?.damaged.length > 0 && html`<${Card} title="Damaged buckets, which are offline"><${List} columns=${DAMAGE_COLUMNS} items=${data.server.damaged} label="Damaged buckets" /><//>`}
