@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from forebay.base.errors import UnsupportedOperation
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
 from forebay.paimon.read.change_reader import ChangeReader
@@ -76,6 +77,13 @@ def test_changes_of_commits_have_the_rows_that_were_marked(tmp_path: Path, bucke
         for row in batch.to_pylist()
     ]
     assert found == [(2, "-D", 1), (3, "-D", 3), (3, "-D", 4), (4, "+I", 9)]
+
+
+def test_changes_of_commits_are_refused_where_they_are_not_recorded(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
+    put(table, [{"id": 1, "v": 0}])
+    with pytest.raises(UnsupportedOperation, match="changelog-producer none"):
+        CommitScan(table.context, ScanFilter.of(table.schema, None), 1)
 
 
 def test_a_write_takes_rows_up_to_where_readers_see_them(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from forebay.base.errors import StorageFailure
 from forebay.metadata.predicate import col
 from forebay.paimon.io import read_ahead as read_ahead_module
 from forebay.paimon.io.local import LocalFileIO
-from forebay.paimon.io.read_ahead import ReadAhead, Source, read_ahead
+from forebay.paimon.io.read_ahead import ReadAhead, Source, one_after_the_other, read_ahead
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.read.split_reader import SplitReader
@@ -77,6 +77,28 @@ def test_what_is_not_read_to_its_end_is_closed() -> None:
     assert next(rows).column(0)[0].as_py() == 0
     rows.close()
     assert sorted(closed) == [0, 1, 2]
+
+
+def test_a_source_read_by_the_readers_own_thread_is_closed_too() -> None:
+    closed: list[int] = []
+
+    class Rows:
+        """Rows of one file, which is open until it is closed: no generator, which Python would close."""
+
+        def __init__(self, number: int) -> None:
+            self._number = number
+
+        def __iter__(self) -> Iterator[pa.RecordBatch]:
+            return iter([batch(self._number), batch(self._number)])
+
+        def close(self) -> None:
+            closed.append(self._number)
+
+    rows = one_after_the_other([Source(1, lambda number=number: Rows(number)) for number in range(3)])  # type: ignore[misc]
+    assert values(islice(rows, 3)) == [0, 0, 1]
+    assert closed == [0]
+    rows.close()
+    assert closed == [0, 1]
 
 
 def test_a_thread_waits_while_enough_rows_wait() -> None:
