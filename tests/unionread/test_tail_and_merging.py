@@ -70,6 +70,19 @@ def test_the_last_change_of_each_key_decides_however_changes_are_cut(listed: Cha
     assert dict(zip(asked.to_pylist(), found.to_pylist(), strict=True)) == {k: k in expected for k in asked.to_pylist()}
 
 
+def test_deletes_are_kept_only_where_they_are_asked_for() -> None:
+    def deletes(*changes: str, keep: bool) -> list[list[tuple[str, int]]]:
+        """Each text is a batch: upper case letters are deleted."""
+        folder = TailFolder(ENCODER)
+        for keys in changes:
+            rows = pa.RecordBatch.from_pylist([{"k": key.lower(), "v": 7} for key in keys], schema=SCHEMA)
+            folder.add(rows, np.array([key.isupper() for key in keys], np.bool_))
+        return [pairs([batch]) for batch in folder.finish(keep_deletes=keep).deletes]
+
+    assert deletes("aB", "cd", "D", keep=True) == [[("b", 7)], [("d", 7)]]
+    assert deletes("aB", "cd", "D", keep=False) == []
+
+
 def test_folding_keeps_as_much_as_there_are_keys_not_as_there_are_changes() -> None:
     folder = TailFolder(ENCODER, fold_rows_min=10)
     batch = pa.RecordBatch.from_pylist([{"k": str(i), "v": i} for i in range(5)], schema=SCHEMA)

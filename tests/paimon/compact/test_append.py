@@ -19,6 +19,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.compact.append import (
     DROPPED_AGE,
     FORCED_AGE,
+    AppendCompaction,
     AppendCoordinator,
     AppendRules,
     pack,
@@ -129,6 +130,20 @@ def test_buckets_keep_their_order_while_they_are_compacted(catalog: FileSystemCa
     assert ranges[0][0] == 0
     assert ranges[-1][1] == 230
     assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(ranges))
+
+
+def test_what_a_compaction_wrote_is_compacted_again_with_later_files(catalog: FileSystemCatalog) -> None:
+    table = written(catalog, 3, bucket="1", **{"bucket-key": "id", "write-only": "true"})
+    (split,) = table.scan().plan()
+    compaction = AppendCompaction(table.context, split.partition, 0, live_files(table))
+    first = compaction.compact([], {}, full=True)
+    assert [len(first.compact_before), len(first.compact_after)] == [3, 1]
+    for number in (100, 101):
+        put(table, [{"id": number, "x": 1}])
+    new = [file for file in live_files(table) if file.max_sequence_number >= 30]
+    second = compaction.compact(new, {}, full=True)
+    assert {file.file_name for file in second.compact_before} == {f.file_name for f in [*first.compact_after, *new]}
+    assert sum(file.row_count for file in second.compact_after) == 32
 
 
 def test_write_only_tables_with_buckets_are_not_compacted_by_writers(catalog: FileSystemCatalog) -> None:

@@ -39,6 +39,28 @@ def test_connections_take_turns_and_other_work_of_the_loop_runs_between_rounds()
     run(test)
 
 
+def test_a_round_ends_when_its_time_or_its_turns_are_used_up():
+    async def turns_of_a_round(seconds: float) -> int:
+        loop, clock, served = asyncio.get_running_loop(), ManualClock(), list[str]()
+
+        class Slow(Pipeline):
+            def take_turn(self, requests_max: int) -> bool:
+                clock.advance(seconds)
+                return super().take_turn(requests_max)
+
+        queue = FairQueue(loop, clock)
+        queue.join(Slow("one", 1 + 99 * REQUESTS_PER_TURN, served))
+        await asyncio.sleep(0)
+        return len(served)
+
+    async def test() -> None:
+        assert await turns_of_a_round(0) == 64
+        assert await turns_of_a_round(0.002) == 3  # 5 ms
+        assert await turns_of_a_round(1) == 1
+
+    run(test)
+
+
 def test_connections_with_something_new_go_first_but_not_for_ever():
     async def test() -> None:
         loop, served = asyncio.get_running_loop(), list[str]()

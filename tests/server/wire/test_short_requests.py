@@ -103,13 +103,16 @@ def test_rows_are_put_and_looked_up(bench: Bench, way: str, groups: list[tuple[i
 
 def test_a_large_value_is_answered_by_the_handler(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     table_id = bench.create("kv", KV_COLUMNS, ["id"])
-    bench.put(table_id, kv_records([{"id": 0, "name": "x" * 5000}, {"id": 1, "name": "y" * 100_000}]))
+    rows = [{"id": 0, "name": "x" * 5000}, {"id": 1, "name": "y" * 100_000}, {"id": 2, "name": "z"}]
+    bench.put(table_id, kv_records(rows))
     answered: list[int] = []
     monkeypatch.setattr(short_requests, "encode_values", lambda *_: answered.append(1))
     for keys in ([1], [0] * 20):
         values = bench.lookup(table_id, [kv_key(key) for key in keys]).values
         assert len(values) == len(keys)
         assert all(len(value.values) > 4000 for value in values)
+    values = bench.lookup(table_id, [kv_key(key) for key in [2] * 20 + [1]]).values
+    assert [len(value.values) > 4000 for value in values] == [False] * 20 + [True]
     assert not answered
 
 
