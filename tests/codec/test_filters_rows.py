@@ -18,7 +18,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import user_schema
 from forebay.codec.casting.conform import cast_batch
 from forebay.codec.casting.literals import exact, is_floating, place, sort_key, to_python
-from forebay.codec.filters import BoundLeaf, bind, filter_rows, mask, normalize
+from forebay.codec.filters import BoundLeaf, bind, columns_of, filter_rows, leaves, mask, normalize
 from forebay.metadata import types
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate, col
 from forebay.metadata.table import Column, Schema
@@ -123,6 +123,15 @@ def test_nan_is_greatest_and_equals_itself_and_zeros_are_one(predicate, matching
     assert [i for i, m in enumerate(mask(bind(predicate, DOUBLES), batch_of(DOUBLES, VALUES)).to_pylist()) if m] == (
         matching
     )
+
+
+def test_the_leaves_of_a_filter_are_its_conditions_however_they_are_joined() -> None:
+    joined = (col("i") > 1) & ((col("s") == "x") | (col("i") != 5))
+    bound = bind(joined, WIDE)
+    assert columns_of(bound) == {"i", "s"}
+    assert [leaf.column.name for leaf in leaves(bound)] == ["i", "s", "i"]
+    (leaf,) = leaves(bind(col("i") > 1, WIDE))
+    assert leaf.literals == (1,)
 
 
 # ---- binding --------------------------------------------------------------------------------------------------------

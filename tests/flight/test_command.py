@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +20,7 @@ from forebay.base.errors import Unavailable
 from forebay.cli.main import main
 from forebay.flight.server import FlightSqlServer
 from forebay.inprocess import EmbeddedConnection
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 
 def test_options_that_do_not_belong_together_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,6 +33,31 @@ def test_options_that_do_not_belong_together_are_refused(capsys: pytest.CaptureF
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(Unavailable, match="cannot listen on 127"):
         FlightSqlServer(None, {}, port=taken.getsockname()[1])
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+def test_it_says_where_it_serves(flight_lake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ready = tmp_path / "ready"
+
+    def stop() -> None:
+        until(ready.exists, "it serves")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    assert main(["flight", "-w", flight_lake, "--port", "0", "--ready-file", str(ready)]) == 0
+    stopping.join()
+    printed = capsys.readouterr().out
+    assert ready.read_text() in printed
+    assert "read only" in printed
 
 
 @pytest.mark.slow

@@ -225,6 +225,29 @@ def test_trees_that_a_meta_page_names_wrongly_are_damage(
         check_engine_files(FS, str(tmp_path / "db"))
 
 
+def test_pages_that_are_free_are_listed_once_and_in_order(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path / "db")
+    for number in range(20):
+        engine.apply({b"%d %d" % (number, key): bytes(100) for key in range(100)}, EngineState(number + 1))
+    engine.close()
+    folder, path = tmp_path / "db", tmp_path / "db" / "data.mdb"
+    sound = path.read_bytes()
+    (root,) = struct.unpack_from("=Q", sound, _newest(folder) * 4096 + _FREE_ROOT[0])
+    flags, lower = struct.unpack_from("=HH", sound, root * 4096 + 10)
+    assert flags & 2, "it is a leaf"
+    places = struct.unpack_from(f"={(lower - 16) // 2}H", sound, root * 4096 + 16)
+    lists = [root * 4096 + place + 8 + 8 for place in places]  # behind the head of a node, and the transaction's id
+    at = next(at for at in lists if struct.unpack_from("=Q", sound, at)[0] >= 2)
+    first, second = struct.unpack_from("=QQ", sound, at + 8)
+    assert first > second
+    for wrong in ((second, first), (first, first)):
+        damaged = bytearray(sound)
+        struct.pack_into("=QQ", damaged, at + 8, *wrong)
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptData, match="a list of free pages is not in order"):
+            check_engine_files(FS, str(folder))
+
+
 def test_a_page_of_two_trees_is_damage_and_so_is_one_with_another_number(tmp_path: Path) -> None:
     engine = LmdbEngine(tmp_path / "db")
     for number in range(5):

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,9 @@ from pyroaring import BitMap
 
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.codec.kv.key_index import KeyIndex
-from forebay.lakes.iceberg_files import FileWriter, live_rows, read_positions, read_rows, write_positions
+from forebay.lakes.iceberg_files import PATH_FIELD, FileWriter, live_rows, read_positions, read_rows, write_positions
 from forebay.lakes.iceberg_keys import Deletes, KeyColumns
-from forebay.lakes.iceberg_layout import DeleteFile
+from forebay.lakes.iceberg_layout import DeleteFile, _Deletes
 from forebay.lakes.iceberg_rows import live_batches
 from forebay.lakes.iceberg_types import arrow_schema
 from tests.open_files import open_files
@@ -98,6 +99,26 @@ def test_equality_deletes_by_a_column_that_was_dropped_are_refused(tmp_path: Pat
     deletes = Deletes(IO, {data: (DeleteFile("nowhere", "PARQUET", 2, (7,)),)}, schema)
     with pytest.raises(UnsupportedOperation, match="column 7"):
         list(live_batches(IO, data, schema.fields, deletes))
+
+
+def test_a_data_file_has_the_position_deletes_that_may_be_of_it_and_are_not_older() -> None:
+    def delete_file(name: str, sequence: int, low: bytes | None, high: bytes | None) -> tuple[DeleteFile, Any]:
+        field = PATH_FIELD.field_id
+        bounds = {"lower_bounds": low and {field: low}, "upper_bounds": high and {field: high}}
+        return DeleteFile(name, "PARQUET", sequence, ()), SimpleNamespace(**bounds)
+
+    entries = [
+        delete_file("older", 4, b"file:///a", b"file:///c"),
+        delete_file("same", 5, b"file:///a", b"file:///c"),
+        delete_file("newer", 6, b"file:///b", b"file:///b"),
+        delete_file("without bounds", 6, None, None),
+        delete_file("of files before", 6, b"file:///a", b"file:///a"),
+        delete_file("of files behind", 6, b"file:///c", b"file:///c"),
+        delete_file("cut bounds", 6, b"file:///a", b"file"),
+    ]
+    data = SimpleNamespace(sequence_number=5, data_file=SimpleNamespace(file_path="file:///b"))
+    found = [each.path for each in _Deletes(entries).applying_to(data)]
+    assert found == ["same", "newer", "without bounds", "cut bounds"]
 
 
 def test_keys_of_nulls_are_the_same_in_every_batch() -> None:

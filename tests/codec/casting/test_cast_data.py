@@ -173,6 +173,8 @@ def test_batches_are_cut_and_small_chunks_joined():
     assert [b.num_rows for b in to_record_batches([{"c0": i} for i in range(3)], schema, max_rows=2)] == [2, 1]
     chunked = pa.concat_tables([table] * 100)
     assert [b.num_rows for b in to_record_batches(chunked, schema)] == [1000]
+    large = pa.table({"c0": pa.array(range(5000), pa.int64())})
+    assert [b.num_rows for b in to_record_batches(pa.concat_tables([large] * 2), schema)] == [5000, 5000]
     assert to_record_batches(table.slice(0, 0), schema) == to_record_batches([], schema) == []
     with pytest.raises(InvalidRequest, match="max_rows"):
         to_record_batches(table, schema, max_rows=0)

@@ -49,6 +49,15 @@ def test_new_files_become_one_append_snapshot(table: Table) -> None:
     assert (bare.index_manifest, bare.statistics) == (None, None)
 
 
+def test_a_partition_is_not_replaced_by_files_of_two_bucket_counts(table: Table) -> None:
+    commit = table.commit()
+    (base,) = commit.commit([append("f1")])
+    one = append("g1", buckets=2)
+    with pytest.raises(Conflict, match="has 2 buckets, and the new files were written for 3"):
+        commit.replace_exactly(base, {one.partition}, [one, append("g2", buckets=3)])
+    assert table.files() == ["f1"]
+
+
 def test_compaction_becomes_a_snapshot_of_its_own_after_the_new_rows(table: Table) -> None:
     commit = table.commit()
     commit.commit([append("f1")])

@@ -443,6 +443,27 @@ def test_a_stream_continues_after_its_compaction_lost(
     assert rows(open_table(root)) == expected(range(11))
 
 
+def test_rows_of_a_writer_whose_compaction_lost_are_prepared_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would compact files that are gone."""
+    root = tmp_path / "t"
+    table = make_table(root, {"write-only": "false", "num-sorted-run.compaction-trigger": "2"})
+    with table.stream_writer("job") as writer:
+        for number in range(3):
+            put(writer, batch(number))
+            writer.commit(number)
+        before_commit(monkeypatch, lambda: open_table(root).compact(full=True), compaction=True)
+        put(writer, batch(3))
+        prepared = writer.prepare()
+        assert not all(message.compact.is_empty for message in prepared)
+        put(writer, batch(4))
+        writer.commit(3, prepared)
+        assert all(message.compact.is_empty for message in writer.prepare())
+        writer.commit(4)
+    assert rows(open_table(root)) == expected(range(5))
+
+
 def test_a_compaction_that_lost_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "t"
     table = make_table(root, {"write-only": "false", "num-sorted-run.compaction-trigger": "2"})

@@ -94,6 +94,16 @@ def test_with_a_limit_of_buckets_the_rest_is_spread(tmp_path: Path) -> None:
     assert rows_of(table) == sorted([(i, int(i >= 50)) for i in range(150)], key=repr)
 
 
+def test_keys_beyond_the_limit_are_found_by_the_next_writer(tmp_path: Path) -> None:
+    """A key whose bucket was not noted would get another one, and be there twice."""
+    table = dynamic(tmp_path, **{"dynamic-bucket.target-row-num": "10", "dynamic-bucket.max-buckets": "3"})
+    put(table, rows(range(30), 0))  # all buckets are full
+    for first in range(30, 60, 5):
+        put(table, rows(range(first, first + 5), 0))
+    put(table, rows(range(60), 1))
+    assert rows_of(table) == sorted([(i, 1) for i in range(60)], key=repr)
+
+
 def test_a_writer_that_continues_after_a_commit_knows_its_buckets(tmp_path: Path) -> None:
     table = dynamic(tmp_path, **{"dynamic-bucket.target-row-num": "100"})
     commit = table.new_commit("stream")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.codec.log.header import iter_headers
 from forebay.codec.log.log_batch import decode_arrow_batch
+from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import Column, Schema, TableBucket
 from forebay.protocol.predicates import predicate_to_pb
 from forebay.server.handlers import fetch, request_filters
+from forebay.server.handlers import offsets as offset_handlers
 from tests.log.log_batches import make_batch
 from tests.patience import until
 from tests.server.raw_client import ApiKey, RawClient, pb
@@ -376,6 +379,33 @@ def test_offsets_by_place_and_by_time(bench):
     assert [offsets(bench, created, 2, t).offset for t in (0, before, middle, after)] == [0, 0, 2, 3]
     late = offsets(bench, created, 2, after + 3_600_000)
     assert (late.error_code, late.HasField("offset")) == (ErrorCode.INVALID_TIMESTAMP_EXCEPTION, False)
+
+
+@pytest.mark.parametrize("looks", [3, 7])
+def test_offsets_by_time_wait_for_rows_of_transactions_with_growing_pauses(bench, monkeypatch, looks: int):
+    created = new_table(bench, f"settling_{looks}", 1)
+    at, pauses, left = int(time.time() * 1000) - 60_000, [], [looks]
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    def settle(log: LogTablet, timestamp_ms: int) -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    monkeypatch.setattr(LogTablet, "settle_time", settle)
+    monkeypatch.setattr(offset_handlers, "asyncio", SimpleNamespace(sleep=sleep))
+    assert offsets(bench, created, 2, at).offset == 0
+    assert pauses == [0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05][:looks]
+
+
+def test_offsets_by_time_do_not_wait_for_ever(bench, monkeypatch):
+    created = new_table(bench, "unsettled", 1)
+    monkeypatch.setattr(LogTablet, "settle_time", lambda *_: False)
+    monkeypatch.setattr(offset_handlers, "_SETTLE_SECONDS", 0.01)
+    answer = offsets(bench, created, 2, int(time.time() * 1000) - 60_000)
+    assert answer.error_code == ErrorCode.REQUEST_TIME_OUT
+    assert "the rows of a transaction are being written to table fluss.unsettled" in answer.error_message
 
 
 def test_table_stats_count_rows(bench):
