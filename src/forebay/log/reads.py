@@ -175,13 +175,16 @@ class LogReads:
 
         Only batches that end below `upper_offset` count (None: all). Raises as `RemoteReads` does.
         """
-        start = self.local_start_offset
-        if self.remote is not None and self.log_start_offset < start:
-            upper = start if upper_offset is None else min(start, upper_offset)
-            found = self.remote.offset_for_timestamp(timestamp_ms, upper)
-            if found is not None:
+        while True:
+            start = self.local_start_offset
+            if self.remote is not None and self.log_start_offset < start:
+                upper = start if upper_offset is None else min(start, upper_offset)
+                found = self.remote.offset_for_timestamp(timestamp_ms, upper)
+                if found is not None:
+                    return found
+            found = self._consistently(lambda: self._offset_for_timestamp(timestamp_ms, upper_offset))
+            if self.local_start_offset == start:  # else there are segments that neither search has seen
                 return found
-        return self._consistently(lambda: self._offset_for_timestamp(timestamp_ms, upper_offset))
 
     def _offset_for_timestamp(self, timestamp_ms: int, upper_offset: int | None) -> int | None:
         end = self._log_end_offset

@@ -123,6 +123,31 @@ def test_readers_cross_the_border_without_noticing(start: Start, access: str) ->
     assert log.offset_for_timestamp(times[-1] + 1) is None
 
 
+def test_a_time_is_found_while_segments_leave_the_machine(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 400)
+    log = log_of(conn, table)
+    tier(conn)
+    assert log.remote is not None
+    before = log.local_start_offset
+    assert 0 < before
+    fill(table, 400, 400)
+    headers = [header for header, _ in log.iterate_batches(0)]
+    wanted = next(header for header in headers if header.base_offset >= before + 1)
+    in_store = type(log.remote).offset_for_timestamp
+
+    def searched(*arguments: Any) -> int | None:
+        found = in_store(*arguments)
+        tier(conn)
+        return found
+
+    monkeypatch.setattr(type(log.remote), "offset_for_timestamp", searched)
+    found = log.offset_for_timestamp(wanted.commit_timestamp_ms)
+    assert log.local_start_offset > wanted.base_offset, "the segment has left meanwhile"
+    assert found == next(h.base_offset for h in headers if h.commit_timestamp_ms >= wanted.commit_timestamp_ms)
+
+
 def test_columns_filters_and_small_requests_mean_the_same_in_the_store(start: Start) -> None:
     conn = start()
     table = conn.create_table("fluss.log", COLUMNS)

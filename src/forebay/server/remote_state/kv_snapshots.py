@@ -93,8 +93,8 @@ class KvSnapshots:
         for snapshot in self._list.snapshots():
             is_old = snapshot.replaced_ms and snapshot.replaced_ms + self._retention_ms <= now_ms
             if not exists(snapshot.bucket) or (is_old and (snapshot.bucket, snapshot.snapshot_id) not in leased):
-                due_ms = now_ms if is_old else now_ms + self._retention_ms
-                self._list.forget(snapshot, due_ms)
+                # Earlier states of the journal name the objects, as those of backups do.
+                self._list.forget(snapshot, now_ms + self._retention_ms)
 
     # ---- clients ----------------------------------------------------------------------------------------------------
 
