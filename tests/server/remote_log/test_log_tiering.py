@@ -131,7 +131,7 @@ def test_a_time_is_found_while_segments_leave_the_machine(start: Start, monkeypa
     tier(conn)
     assert log.remote is not None
     before = log.local_start_offset
-    assert 0 < before
+    assert before > 0
     fill(table, 400, 400)
     headers = [header for header, _ in log.iterate_batches(0)]
     wanted = next(header for header in headers if header.base_offset >= before + 1)
@@ -146,6 +146,22 @@ def test_a_time_is_found_while_segments_leave_the_machine(start: Start, monkeypa
     found = log.offset_for_timestamp(wanted.commit_timestamp_ms)
     assert log.local_start_offset > wanted.base_offset, "the segment has left meanwhile"
     assert found == next(h.base_offset for h in headers if h.commit_timestamp_ms >= wanted.commit_timestamp_ms)
+
+
+def test_a_changelog_whose_beginning_is_in_the_store_has_not_expired(start: Start) -> None:
+    """Clients that cannot scan a table rebuild its rows from its changelog."""
+    conn = start()
+    table = conn.create_table("fluss.kv", COLUMNS, primary_key="id", buckets=1)
+    for first in range(0, 400, 50):
+        table.upsert([{"id": number, "v": f"row {number}"} for number in range(first, first + 50)])
+    with server_of(conn).context.replicas.using(TableBucket(table.info.table_id, 0)) as replica:
+        replica.checkpoint_if_grown(1)
+    tier(conn)
+    tier(conn)
+    assert log_of(conn, table).local_start_offset > 0
+    assert conn.admin.latest_kv_snapshots("fluss.kv") == {TableBucket(table.info.table_id, 0): None}
+    other = start("other")
+    assert other.admin.latest_kv_snapshots("fluss.kv") == {TableBucket(table.info.table_id, 0): None}
 
 
 def test_columns_filters_and_small_requests_mean_the_same_in_the_store(start: Start) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
+from forebay.log.remote import first_offset
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -47,16 +48,27 @@ async def get_latest_kv_snapshots(context: ServerContext, call: ServerCall) -> M
             if latest is not None:
                 _add(response.latest_snapshots, latest)
                 continue
-        offsets = await context.in_io(context.replicas.segment_offsets, table_bucket)
-        if offsets and offsets[0] > 0:
+        begin = await context.in_io(_first_offset, context, table_bucket)
+        if begin > 0:
             raise NotFound(
                 f"the rows of table {info.path} cannot be rebuilt from its changelog, whose beginning has expired "
-                f"('table.log.ttl'; bucket {bucket} begins at {offsets[0]}), and there are no KV snapshots to "
+                f"('table.log.ttl'; bucket {bucket} begins at {begin}), and there are no KV snapshots to "
                 "download; read the table by ScanKv, or from its lake",
                 ErrorCode.KV_SNAPSHOT_NOT_EXIST,
             )
         response.latest_snapshots.add(bucket_id=bucket)
     return response
+
+
+def _first_offset(context: ServerContext, bucket: TableBucket) -> int:
+    """Where the log of a bucket begins, here or in the store."""
+    local = context.replicas.segment_offsets(bucket)
+    if context.remote_logs is None:
+        return local[0] if local else 0
+    remote = context.remote_logs.log(bucket, context.replicas.physical_path(bucket))
+    if local:
+        return first_offset(remote, local[0])
+    return 0 if remote.offsets is None else remote.offsets[0]
 
 
 def _add(snapshots: Any, snapshot: StoredKvSnapshot) -> None:
