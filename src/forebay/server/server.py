@@ -442,7 +442,8 @@ class ForebayServer:
             TieringSettings(config.value("store.segment-age"), config.value("remote.log.task-max-upload-segments")),
             stored_end=journal.stored_end,
             wait_until_stored=partial(journal.wait_until_stored, _STORED_SECONDS),
-            after=put_state,
+            state_end=remote.states.end,
+            put_state=put_state,
             forget=forget,
             clock=self._injected.clock,
         )

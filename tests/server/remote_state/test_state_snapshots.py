@@ -12,12 +12,17 @@ import pytest
 
 import forebay
 from forebay import Table
+from forebay.base.ambient import SYSTEM_CLOCK
+from forebay.base.errors import StorageFailure
 from forebay.inprocess import EmbeddedConnection
 from forebay.metadata.table import TableBucket
+from forebay.server.maintenance.retention import LogRetention
 from forebay.server.remote_log.remote_log import RemoteLogTablet
 from forebay.server.remote_state import state_snapshots
+from forebay.server.remote_state.state_snapshots import StateSnapshots
 from forebay.server.storage.replica import BucketReplica
 from tests.patience import PATIENCE
+from tests.server.journal.copies import many_checkpoints
 
 Start = Callable[..., EmbeddedConnection]
 COLUMNS = {"id": "BIGINT", "v": "STRING"}
@@ -71,6 +76,48 @@ def fill(table: Table, first: int, count: int) -> None:
 
 def rows(conn: EmbeddedConnection) -> pa.Table:
     return conn.table("fluss.kv").scan().to_arrow().sort_by("id")
+
+
+def retain(conn: EmbeddedConnection) -> None:
+    """Delete the local log segments that have expired."""
+    server, context = conn.server.server, conn.server.server.context
+    assert server._journal is not None
+    LogRetention(
+        context.replicas, context.catalog, context.lake.snapshots, SYSTEM_CLOCK, server._journal.stored_end
+    ).run()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("retains_first", [False, True])
+def test_the_changelog_behind_the_stored_state_does_not_expire(
+    start: Start, monkeypatch: pytest.MonkeyPatch, fails: bool, retains_first: bool
+) -> None:
+    """A new machine brings the state up to date by it, also if the newest state could not be stored."""
+    many_checkpoints(monkeypatch)  # so that the journal forgets
+    old = start("old", **{"store.retention": "0 s"})
+    table = old.create_table("fluss.kv", COLUMNS, primary_key="id", options={"table.log.ttl": "1 ms"})
+    fill(table, 0, 300)
+    tier(old, table)
+
+    def put(*_: object) -> bool:
+        raise StorageFailure("the store is full")
+
+    fill(table, 300, 300)
+    replica_of(old, table).checkpoint_if_grown(1)
+    with monkeypatch.context() as patch:
+        if fails:
+            patch.setattr(StateSnapshots, "put", put)
+        for _ in range(8):
+            if retains_first:
+                retain(old)
+            tier(old)
+            fill(table, 0, 50)
+    server = old.server.server
+    assert server._journal is not None
+    assert server._journal.wait_until_stored(PATIENCE)
+    expected = rows(old)
+    new = start("new")
+    assert rows(new) == expected
 
 
 def states(tmp_path: Path) -> set[Path]:

@@ -75,16 +75,18 @@ class LogTiering:
         *,
         stored_end: Callable[[TableBucket], int],
         wait_until_stored: Callable[[], bool],
-        after: Callable[[BucketReplica, PhysicalTablePath], None],
+        state_end: Callable[[TableBucket], int],
+        put_state: Callable[[BucketReplica, PhysicalTablePath], None],
         forget: Callable[[], None],
         clock: Clock,
     ) -> None:
         """`stored_end`: the end of a log in the journal. `wait_until_stored`: wait until the journal has all metadata,
-        and return whether it does. `after` is called with each bucket that was looked at, `forget` when a round
-        begins."""
+        and return whether it does. `state_end`: up to which offset of its changelog the store has the state of a
+        bucket. `put_state`: puts the newest state there, if there is one. `forget` is called when a round begins."""
         self._logs, self._replicas, self._snapshots = logs, replicas, snapshots
         self._settings, self._clock = settings, clock
-        self._stored_end, self._wait_until_stored, self._after = stored_end, wait_until_stored, after
+        self._stored_end, self._wait_until_stored = stored_end, wait_until_stored
+        self._state_end, self._put_state = state_end, put_state
         self._forget_more = forget
         self._checked_ms: dict[TableBucket, int] = {}
         """When closed buckets were opened to look at them."""
@@ -130,11 +132,13 @@ class LogTiering:
         self._copy(replica, path)
         self._expire(replica.bucket, replica.table.info, path)
         self._delete_local(replica)
-        self._after(replica, path)
+        self._put_state(replica, path)
 
     def _copy(self, replica: BucketReplica, path: PhysicalTablePath) -> None:
         log = replica.log
         if log.local_start_offset > self._logs.end(replica.bucket):  # `table.log.ttl` was faster
+            if replica.has_kv and self._state_end(replica.bucket) < log.local_start_offset:
+                self._put_state(replica, path)  # the one that is there needs what has expired
             self._logs.skip_to(replica.bucket, path, log.local_start_offset)
         first = self._logs.end(replica.bucket)
         parts = log.closed_parts(first, min(log.high_watermark, log.synced_offset))[: self._settings.uploads_max]
@@ -165,6 +169,9 @@ class LogTiering:
         remote = self._logs.log(bucket, path)
         horizon_ms = self._clock.now_ms() - info.descriptor.option("table.log.ttl")
         needed = self._snapshots.log_needed_from(info, bucket) if info.lake_enabled else None
+        if info.has_primary_key:  # a new machine brings the state up to date by what follows
+            state_end = self._state_end(bucket)
+            needed = state_end if needed is None else min(needed, state_end)
         until = 0
         for segment in remote.segments:
             if segment.max_timestamp_ms >= horizon_ms or (needed is not None and segment.end_offset > needed):

@@ -55,6 +55,12 @@ class StateSnapshots:
         with self._lock:
             return {bucket: snapshot.log_offset for bucket, snapshot in self._snapshots.items()}
 
+    def end(self, bucket: TableBucket) -> int:
+        """The changelog offset that the snapshot of a bucket contains (exclusive); 0 if there is none. Any thread."""
+        with self._lock:
+            snapshot = self._snapshots.get(bucket)
+            return 0 if snapshot is None else snapshot.log_offset
+
     def put(self, bucket: TableBucket, table: PhysicalTablePath, folder: KvFolder) -> bool:
         """Store the newest checkpoint of a bucket, unless it is the one that is stored; return whether it was new.
 
