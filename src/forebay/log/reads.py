@@ -214,13 +214,18 @@ class LogReads:
         as `read` and `RemoteReads` do.
         """
         end = self._log_end_offset if to_offset is None else to_offset
-        start = self.local_start_offset
-        if self.remote is not None and self.log_start_offset <= from_offset < start:
-            for header, data in self.remote.iterate_batches(from_offset, min(start, end)):
-                yield header, data
-                from_offset = header.next_offset
         while True:
-            piece = self._consistently(partial(self._read, from_offset, self.config.scan_bytes, end, True))
+            start, begun = self.local_start_offset, from_offset
+            if self.remote is not None and self.log_start_offset <= from_offset < start:
+                for header, data in self.remote.iterate_batches(from_offset, min(start, end)):
+                    yield header, data
+                    from_offset = header.next_offset
+            try:
+                piece = self._consistently(partial(self._read, from_offset, self.config.scan_bytes, end, True))
+            except InvalidRequest:
+                if from_offset < self.local_start_offset and (from_offset > begun or start < self.local_start_offset):
+                    continue  # the segment has left the machine meanwhile
+                raise
             if piece.next_offset == from_offset:
                 return
             for position, header in piece.verified():

@@ -148,6 +148,35 @@ def test_a_time_is_found_while_segments_leave_the_machine(start: Start, monkeypa
     assert found == next(h.base_offset for h in headers if h.commit_timestamp_ms >= wanted.commit_timestamp_ms)
 
 
+@pytest.mark.parametrize("access", ["server", "direct"])
+def test_records_are_read_whose_segment_leaves_the_machine_at_that_moment(
+    start: Start, monkeypatch: pytest.MonkeyPatch, access: str
+) -> None:
+    conn = start(**{"store.client-access": access})
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 800)
+    log = log_of(conn, table)
+    read, moved = LogTablet._read, [0]
+
+    def late(tablet: LogTablet, *arguments: Any) -> Any:
+        is_reader = threading.current_thread().name.startswith(("MainThread", "forebay-io"))
+        if tablet is log and moved[0] < 1 and is_reader:
+            moved[0] += 1
+            tier(conn)
+        return read(tablet, *arguments)
+
+    monkeypatch.setattr(LogTablet, "_read", late)
+    assert ids(table, {0: 5}) == list(range(5, 800))
+    assert (moved[0], log.local_start_offset > 100) == (1, True)
+    fill(table, 800, 800)
+    moved[0] = 0
+    begun = log.local_start_offset
+    offsets = [header.base_offset for header, _ in log.iterate_batches(begun - 1)]
+    assert (moved[0], log.local_start_offset > begun) == (1, True)
+    assert offsets == sorted(set(offsets))
+    assert offsets[-1] < 1600 <= offsets[-1] + 50
+
+
 def test_a_changelog_whose_beginning_is_in_the_store_has_not_expired(start: Start) -> None:
     """Clients that cannot scan a table rebuild its rows from its changelog."""
     conn = start()

@@ -321,12 +321,23 @@ def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, m
     fetch.high_watermark = log.high_watermark
     fetch.log_start_offset = log.log_start_offset
     offset = _offset_in(fetch, log)
-    if log.remote is not None and offset < log.local_start_offset and log.remote.readable_bytes(offset):
+    if _is_in_store(log, offset):
         fetch.is_in_store = True
         return fetch.offset
     if replica.is_log_borrowed and offset > fetch.high_watermark:
         return fetch.offset  # read from the server that is followed: it comes here, too
-    return _read_source(fetch, replica, log, fetch.offset, bytes_max, min_one_batch)
+    try:
+        return _read_source(fetch, replica, log, fetch.offset, bytes_max, min_one_batch)
+    except InvalidRequest:
+        if not _is_in_store(log, offset):
+            raise
+        fetch.is_in_store = True  # the segment has left the machine meanwhile
+        return fetch.offset
+
+
+def _is_in_store(log: LogTablet, offset: int) -> bool:
+    remote = log.remote
+    return remote is not None and offset < log.local_start_offset and remote.readable_bytes(offset) > 0
 
 
 def _name_segments(fetch: _BucketFetch, replica: BucketReplica, _bytes_max: int, _min_one_batch: bool) -> int:
