@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -397,6 +398,22 @@ def test_offsets_by_time_wait_for_rows_of_transactions_with_growing_pauses(bench
     monkeypatch.setattr(offset_handlers, "asyncio", SimpleNamespace(sleep=sleep))
     assert offsets(bench, created, 2, at).offset == 0
     assert pauses == [0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05][:looks]
+
+
+def test_rows_are_shown_while_a_time_is_searched(bench, monkeypatch):
+    """A search may read the store: who shows rows does not wait for it."""
+    created = new_table(bench, "searched", 1)
+    search, free = LogTablet.offset_for_timestamp, []
+
+    def searched(log: LogTablet, *arguments: Any) -> int | None:
+        showing = bench.server.server.context.replicas.showing
+        free.append(showing.acquire(blocking=False))
+        showing.release()
+        return search(log, *arguments)
+
+    monkeypatch.setattr(LogTablet, "offset_for_timestamp", searched)
+    assert offsets(bench, created, 2, 0).offset == 0
+    assert free == [True]
 
 
 def test_offsets_by_time_do_not_wait_for_ever(bench, monkeypatch):

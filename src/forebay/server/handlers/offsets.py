@@ -179,20 +179,23 @@ def _offsets(
     with replicas.showing:  # of a transaction, the logs have all rows or none
         if any(replicas.parked(bucket) is not state for bucket, (state, _) in parked.items()):
             return None
-        for replica in opened:
-            try:
-                offsets[replica.bucket] = _offset(replica, offset_type, timestamp_ms, now_ms)
-            except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-                offsets[replica.bucket] = e
+        ends = [replica.log.high_watermark for replica in opened]
+    # Searches come afterwards, because they may read the store, and who shows rows waits for the lock. A record that is
+    # appended after an end was taken is later than the time.
+    for replica, end in zip(opened, ends, strict=True):
+        try:
+            offsets[replica.bucket] = _offset(replica, end, offset_type, timestamp_ms, now_ms)
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+            offsets[replica.bucket] = e
     return offsets
 
 
-def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, now_ms: int) -> int:
+def _offset(replica: BucketReplica, end: int, offset_type: int, timestamp_ms: int | None, now_ms: int) -> int:
     log = replica.log
     if offset_type == _EARLIEST:
         return log.log_start_offset
     if offset_type == _LATEST:
-        return log.high_watermark
+        return end
     if offset_type == _LEADER_END:
         return log.log_end_offset
     if offset_type != _TIMESTAMP or timestamp_ms is None:
@@ -206,8 +209,7 @@ def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, 
             f"timestamp {timestamp_ms} is later than the server's time {now_ms}; records cannot have a future time",
             ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
         )
-    end = log.high_watermark  # before the search: a record that is appended after it is later than the time
-    offset = log.offset_for_timestamp(timestamp_ms)
+    offset = log.offset_for_timestamp(timestamp_ms, end)
     return end if offset is None else min(offset, end)
 
 
