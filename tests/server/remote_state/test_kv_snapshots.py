@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -234,20 +235,27 @@ def test_unknown_files_are_refused(start: Start) -> None:
         conn.table("fluss.kv").alter(set={"forebay.kv.snapshot-files": "sst"})
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (StorageFailure("the disk is full"), "the disk is full"),
+        (OSError(errno.ENOSPC, "No space left on device"), "its files cannot be made in "),
+    ],
+)
 def test_a_snapshot_that_cannot_be_made_is_told_and_keeps_nothing_else_from_the_store(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, message: str
 ) -> None:
     conn = start()
 
     def fails(*_: object) -> None:
-        raise StorageFailure("the disk is full")
+        raise error
 
     monkeypatch.setattr(kv_snapshots, "write_database", fails)
     table = create(conn)
     made(conn, table, 1)
     assert listed(conn) == []
     assert "no snapshot of fluss.kv" in caplog.text
-    assert "is made for clients for now: the disk is full" in caplog.text
+    assert f"is made for clients for now: {message}" in caplog.text
     monkeypatch.undo()
     tier(conn)
     assert listed(conn) == [1]

@@ -19,9 +19,10 @@ from contextlib import closing
 from pathlib import Path
 
 from forebay.base.ambient import Clock, IdSource
+from forebay.base.errors import StorageFailure
 from forebay.base.thread_rules import any_thread
 from forebay.codec.kv.value_batch import LENGTH_PREFIX_BYTES
-from forebay.kv.checkpoint import KvFolder
+from forebay.kv.checkpoint import Checkpoint, KvFolder
 from forebay.kv.engines import ENGINES, engine_in
 from forebay.kv.rocksdb_state import write_database
 from forebay.metadata.table import PhysicalTablePath, TableBucket
@@ -62,14 +63,13 @@ class KvSnapshots:
         with folder.pinned_checkpoint() as checkpoint:
             if checkpoint is None or (newest is not None and newest.log_offset >= checkpoint.offset):
                 return False
-            with tempfile.TemporaryDirectory(prefix="kv-snapshot-", dir=self._scratch) as scratch:
-                state, files = Path(scratch, "state"), Path(scratch, "files")
-                state.mkdir()
-                for each in checkpoint.files:
-                    shutil.copyfile(Path(checkpoint.path, each.name), state / each.name)
-                write_database(str(files), _rows(state))
-                shutil.rmtree(state)
-                self._upload(bucket, table, 1 if newest is None else newest.snapshot_id + 1, checkpoint.offset, files)
+            number = 1 if newest is None else newest.snapshot_id + 1
+            try:
+                with tempfile.TemporaryDirectory(prefix="kv-snapshot-", dir=self._scratch) as scratch:
+                    files = _files(checkpoint, Path(scratch))
+                    self._upload(bucket, table, number, checkpoint.offset, files)
+            except OSError as e:
+                raise StorageFailure(f"its files cannot be made in {self._scratch}: {e.strerror or e}") from e
         return True
 
     def _upload(self, bucket: TableBucket, table: PhysicalTablePath, number: int, offset: int, folder: Path) -> None:
@@ -133,6 +133,17 @@ class KvSnapshots:
     def release(self, lease_id: str, buckets: Iterable[TableBucket] | None = None) -> None:
         """End a lease, or its part for some buckets."""
         self._list.release(lease_id, buckets)
+
+
+def _files(checkpoint: Checkpoint, scratch: Path) -> Path:
+    """The folder of a database that is made of a checkpoint. Raises `OSError`."""
+    state, files = scratch / "state", scratch / "files"
+    state.mkdir()
+    for each in checkpoint.files:
+        shutil.copyfile(Path(checkpoint.path, each.name), state / each.name)
+    write_database(str(files), _rows(state))
+    shutil.rmtree(state)
+    return files
 
 
 def _rows(folder: Path) -> Iterator[tuple[bytes, bytes]]:
