@@ -53,8 +53,10 @@ def test_it_says_where_it_serves(flight_lake: str, tmp_path: Path, capsys: pytes
 
     stopping = threading.Thread(target=stop)
     stopping.start()
-    assert main(["flight", "-w", flight_lake, "--port", "0", "--ready-file", str(ready)]) == 0
-    stopping.join()
+    try:
+        assert main(["flight", "-w", flight_lake, "--port", "0", "--ready-file", str(ready)]) == 0
+    finally:
+        stopping.join()  # its signal would end this process once the handlers are those of before
     printed = capsys.readouterr().out
     assert ready.read_text() in printed
     assert "read only" in printed

@@ -7,7 +7,8 @@ import pickle
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.store.schema_changes import SetOption
+from forebay.paimon.stream_writer import StreamWriter
 from forebay.paimon.table import Table
 from tests.every_run import every_run
 from tests.paimon.failing import FailingFileIO
@@ -415,11 +417,9 @@ def before_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], co
     monkeypatch.setattr(FileStoreCommit, "_commit", raced)
 
 
-@pytest.mark.parametrize("producer", ["none", "lookup"])
-def test_a_stream_continues_after_its_compaction_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, producer: str
-) -> None:
-    root = tmp_path / "t"
+@contextmanager
+def losing_a_compaction(root: Path, monkeypatch: pytest.MonkeyPatch, producer: str = "none") -> Iterator[StreamWriter]:
+    """A writer with three commits, whose next compaction is that of another job, too."""
     table = make_table(
         root, {"write-only": "false", "num-sorted-run.compaction-trigger": "2", "changelog-producer": producer}
     )
@@ -428,6 +428,15 @@ def test_a_stream_continues_after_its_compaction_lost(
             put(writer, batch(number))
             writer.commit(number)
         before_commit(monkeypatch, lambda: open_table(root).compact(full=True), compaction=True)
+        yield writer
+
+
+@pytest.mark.parametrize("producer", ["none", "lookup"])
+def test_a_stream_continues_after_its_compaction_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, producer: str
+) -> None:
+    root = tmp_path / "t"
+    with losing_a_compaction(root, monkeypatch, producer) as writer:
         put(writer, batch(3))
         writer.prepare()
         put(writer, batch(4))
@@ -437,41 +446,35 @@ def test_a_stream_continues_after_its_compaction_lost(
             put(writer, batch(number))
             writer.commit(number)
     assert rows(open_table(root)) == expected(range(10))
-    table.expire_snapshots(1, 1)
+    open_table(root).expire_snapshots(1, 1)
     put(open_table(root), batch(10))
     assert open_table(root).compact(full=True) is not None
     assert rows(open_table(root)) == expected(range(11))
 
 
-def test_rows_of_a_writer_whose_compaction_lost_are_prepared_without_one(
+def test_a_writer_whose_compaction_lost_compacts_nothing_more_until_all_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would compact files that are gone."""
     root = tmp_path / "t"
-    table = make_table(root, {"write-only": "false", "num-sorted-run.compaction-trigger": "2"})
-    with table.stream_writer("job") as writer:
-        for number in range(3):
+    with losing_a_compaction(root, monkeypatch) as writer:
+        prepared = {}
+        for number in (3, 4):
             put(writer, batch(number))
-            writer.commit(number)
-        before_commit(monkeypatch, lambda: open_table(root).compact(full=True), compaction=True)
-        put(writer, batch(3))
-        prepared = writer.prepare()
-        assert not all(message.compact.is_empty for message in prepared)
-        put(writer, batch(4))
-        writer.commit(3, prepared)
-        assert all(message.compact.is_empty for message in writer.prepare())
-        writer.commit(4)
-    assert rows(open_table(root)) == expected(range(5))
+            prepared[number] = writer.prepare()
+        assert not all(message.compact.is_empty for message in prepared[3])
+        writer.commit(3, prepared[3])
+        put(writer, batch(5))
+        prepared[5] = writer.prepare()  # every second one is compacted
+        assert all(message.compact.is_empty for message in prepared[5])
+        for number in (4, 5):
+            writer.commit(number, prepared[number])
+    assert rows(open_table(root)) == expected(range(6))
 
 
 def test_a_compaction_that_lost_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "t"
-    table = make_table(root, {"write-only": "false", "num-sorted-run.compaction-trigger": "2"})
-    with table.stream_writer("job") as writer:
-        for number in range(3):
-            put(writer, batch(number))
-            writer.commit(number)
-        before_commit(monkeypatch, lambda: open_table(root).compact(full=True), compaction=True)
+    with losing_a_compaction(root, monkeypatch) as writer:
         put(writer, batch(3))
         writer.commit(3)
     assert rows(open_table(root)) == expected(range(4))
