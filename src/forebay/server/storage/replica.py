@@ -301,9 +301,12 @@ class BucketReplica:
     @blocking
     def follow(self, end: int) -> None:
         """Bring the key-value state to offset `end` of a log that something else appends to."""
-        if self._kv is not None and self._kv.applied_offset < end:
-            with self._writing:
-                self._kv.recover(until=end)
+        if self._kv is None or self._kv.applied_offset >= end:
+            return
+        with self._writing:
+            self._kv.recover(until=end)
+        if self.log.watermark_limit is not None:  # which may have been raised when the state was not there yet
+            self._raise_high_watermark(min(self.log.watermark_limit, self._kv.applied_offset))
 
     # ---- primary-key tables -----------------------------------------------------------------------------------------
 

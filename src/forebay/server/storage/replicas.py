@@ -263,6 +263,8 @@ class ReplicaManager:
             table = self.table_of(bucket)
             self._require_undamaged(bucket)
             replica = self._open_replica(bucket, table, self._parked.pop(bucket, None))
+            self._open.add(replica)
+            self._show(replica)
         except BaseException as e:
             with self._lock:
                 if isinstance(e, CorruptData) and bucket not in self._damaged:
@@ -271,12 +273,22 @@ class ReplicaManager:
                 del self._moving[bucket]
             moving.set_exception(e)
             raise
-        self._open.add(replica)
-        visible = self._log_store.visible_end(bucket)
-        if visible is not None:
-            replica.stored(visible)  # also what was stored while it was opened
         self._moved(bucket, moving)
         return replica
+
+    def _show(self, replica: BucketReplica) -> None:
+        """Let clients read what was stored, or repeated, while the bucket was opened. On an error it is closed."""
+        visible = self._log_store.visible_end(replica.bucket)
+        if visible is None:
+            return
+        try:
+            if replica.is_log_borrowed:
+                replica.follow(visible)
+            replica.stored(visible)
+        except BaseException:
+            self._open.remove(replica.bucket)
+            replica.abandon()
+            raise
 
     def _require_undamaged(self, bucket: TableBucket) -> None:
         """Raise the error again with which a bucket could not be opened just now: to look again may take long."""
@@ -520,13 +532,9 @@ class ReplicaManager:
         table = replicas[0].table
         try:
             with table.commit_gate.closed(_COMMIT_SECONDS) as is_quiet:
-                if not is_quiet or table.info.table_id in self.decided.unfinished:
-                    raise Unavailable(
-                        f"the rows of a transaction are being written to table {table.info.path}: a snapshot of it "
-                        "can be taken as soon as they are all there",
-                        ErrorCode.REQUEST_TIME_OUT,
-                    )
+                self._require_whole_transactions(table, is_quiet=is_quiet)
                 with table.write_gate.closed():
+                    self._require_whole_transactions(table)  # a standby goes on while the gate is awaited
                     # A partition that is not there now has no write that one of the others could have come after.
                     there = table.current.partitions_by_id
                     if are_all and there.keys() != {replica.bucket.partition_id for replica in replicas}:
@@ -544,6 +552,14 @@ class ReplicaManager:
                 snapshot.close()
             raise
         return snapshots
+
+    def _require_whole_transactions(self, table: LiveTable, *, is_quiet: bool = True) -> None:
+        if not is_quiet or table.info.table_id in self.decided.unfinished:
+            raise Unavailable(
+                f"the rows of a transaction are being written to table {table.info.path}: a snapshot of it can be "
+                "taken as soon as they are all there",
+                ErrorCode.REQUEST_TIME_OUT,
+            )
 
     # ---- for metrics ------------------------------------------------------------------------------------------------
 
