@@ -35,15 +35,19 @@ class SimReads:
         client = Process(f"reader of standby {number}")
         world.sched.spawn(client, self._read, client, name=client.name)
 
-    def offer(self, boundary: Boundary | None, polled_at: float) -> None:
+    def offer(self, boundary: Boundary | None, current_at: float) -> None:
         if boundary is not None:
             self._offered = boundary.after(self._offered)
         try:
             if self._offered is not None:
                 self._server.advance(self._offered)
-            self._offered, self._server.current_at = None, polled_at
+            self._offered, self._server.current_at = None, current_at
         except ForebayError as e:
             self._load.judge(e, "reads of a standby go on")
+
+    @property
+    def number(self) -> int:
+        return 0 if self._server.boundary is None else self._server.boundary.number
 
     def stop(self) -> None:
         self._loop.run(self._server.stop())

@@ -122,9 +122,13 @@ def _highest(exists: Callable[[int], bool]) -> int:
 
 def newest_object(store: ObjectStore) -> JournalObject | None:
     """The last object of the journal; None if it has none. Makes about two requests for each doubling, too."""
-    first = _highest(lambda place: _exists(store, place * ANCHOR_EVERY)) * ANCHOR_EVERY
-    number = first + _highest(lambda place: _exists(store, first + place))
+    number = last_number(store, _highest(lambda place: _exists(store, place * ANCHOR_EVERY)) * ANCHOR_EVERY)
     return JournalObject(store, number) if number else None
+
+
+def last_number(store: ObjectStore, number: int) -> int:
+    """The number of the last object, behind `number`, which is there. Makes about two requests for each doubling."""
+    return number + _highest(lambda place: _exists(store, number + place))
 
 
 def newest_checkpoint(store: ObjectStore, until: int | None = None) -> JournalCheckpoint | None:

@@ -181,7 +181,7 @@ class ServerDescription:
     standby_as_of: dt.datetime | None = None
     """Of a standby that serves reads: as of when these are, by the clock of the server that it follows."""
     staleness: dt.timedelta | None = None
-    """Of a standby: for how long it was not seen that reads have all that the server has stored."""
+    """Of a standby: for how long it was not seen that reads have all that the server has stored; None if never."""
 
     def since(self, before: ServerDescription | None = None) -> ServerLoad:
         """The load between an earlier description and this one; without one, or after a restart, since the start."""

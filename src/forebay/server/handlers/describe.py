@@ -6,6 +6,7 @@ takes time in proportion to tables, open buckets and the items of one page, most
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -124,7 +125,8 @@ def _add_load(context: ServerContext, response: pb.DescribeServerResponse) -> No
         response.staged_bytes += staged
     if context.standby is not None:
         response.standby_as_of_ms, stale_seconds = context.standby()
-        response.standby_stale_ms = round(1000 * stale_seconds)
+        if math.isfinite(stale_seconds):
+            response.standby_stale_ms = round(1000 * stale_seconds)
     states = context.lake.tiering.state_counts()
     response.tiered_tables = states.total()
     response.pending_tables, response.tiering_tables = states[TieringState.PENDING], states[TieringState.TIERING]

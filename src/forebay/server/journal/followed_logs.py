@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
-from forebay.base.errors import StorageFailure
+from forebay.base.errors import StorageFailure, Unavailable
 from forebay.base.thread_rules import any_thread
 from forebay.codec.log.header import iter_headers
 from forebay.fs import names
@@ -51,6 +51,7 @@ class FollowedLogs:
         """The end of each log that the journal has."""
         self.copied: Mapping[TableBucket, RemoteLogSegment] = {}
         """The newest segments of remote logs at a later place of the journal: logs begin behind them."""
+        self._is_closed = False
         self._trimmed: dict[TableBucket, int] = {}
         """Up to which offset logs were trimmed."""
 
@@ -107,14 +108,19 @@ class FollowedLogs:
     def _open(self, bucket: TableBucket, start: int) -> LogTablet | None:
         """The log of a bucket, new from offset `start`; None if its table was dropped by now."""
         with self._lock:
-            return self._opened(bucket, start)
+            log = self._opened(bucket, start)
+        if log is None:
+            self.ends.pop(bucket, None)
+        return log
 
     def _opened(self, bucket: TableBucket, start: int) -> LogTablet | None:
         log = self._logs.get(bucket)
+        if log is not None and log.is_offline:  # what it lacks since its disk failed is cut off when it is opened again
+            self._logs.pop(bucket).close()
+            log = None
         if log is None:
             path = self._metadata.path(bucket)
             if path is None:
-                self.ends.pop(bucket, None)
                 return None
             folder = names.join(self._directory.path, names.tablet_folder("log", path, bucket))
             segment = self.copied.get(bucket)
@@ -145,8 +151,13 @@ class FollowedLogs:
 
     @any_thread
     def borrow(self, bucket: TableBucket) -> LogTablet | None:
-        """The log of a bucket, which stays open until `give_back`; None if its table was dropped."""
+        """The log of a bucket, which stays open until `give_back`; None if its table was dropped.
+
+        Raises `Unavailable` after `close`: the files may belong to a server by then.
+        """
         with self._lock:
+            if self._is_closed:
+                raise Unavailable("this standby ends, or takes over: read from the server")
             log = self._opened(bucket, 0)
             if log is not None:
                 self._readers[bucket] += 1
@@ -167,15 +178,15 @@ class FollowedLogs:
 
     # ---- room -------------------------------------------------------------------------------------------------------
 
-    def trim(self) -> int:
-        """Delete segments that the remote logs have; return how many.
+    def trim(self, copied_ends: Mapping[TableBucket, int]) -> int:
+        """Delete segments that the remote logs have (`FollowedMetadata.copied_ends`); return how many.
 
         Those stay that bring a snapshot of key-value state up to date, and the newest: after a takeover they are read
         from the disk, and all others from the store.
         """
         count = 0
         self._forget_dropped()
-        for bucket, until in self._metadata.copied_ends().items():
+        for bucket, until in copied_ends.items():
             if self._trimmed.get(bucket) == until or bucket not in self.ends:
                 continue
             log = self._open(bucket, 0)
@@ -212,6 +223,7 @@ class FollowedLogs:
     def close(self) -> None:
         """Close all logs. Whoever still reads one gets an error."""
         with self._each() as logs:
+            self._is_closed = True
             for log in logs:
                 log.close()
             self._logs.clear()

@@ -183,24 +183,24 @@ class TableCatalog:
         self._tables = {**self._tables, table.info.path: table}
         self._tables_by_id = {**self._tables_by_id, table.info.table_id: table}
 
-    def reload(self) -> list[TableBucket]:
-        """Show what the store has, whose content was replaced; return the buckets that are gone."""
+    def reload(self) -> dict[TableBucket, PhysicalTablePath]:
+        """Show what the store has, whose content was replaced; return the buckets that are gone, with their names."""
         with self._changing:
             before, after = self._checksums, self._store.table_checksums()
             self._databases = {info.name: info for info in self._store.databases()}
             changed = {table_id for table_id, checksum in after.items() if before.get(table_id) != checksum}
-            gone: list[TableBucket] = []
+            gone: dict[TableBucket, PhysicalTablePath] = {}
             tables = {table_id: table for table_id, table in self._tables_by_id.items() if table_id in after}
             for table_id, table in self._tables_by_id.items():
                 if table_id not in after:
-                    gone += buckets_of(table.info, table.current.partitions_by_id)
+                    gone |= _named_buckets(table, table.current.partitions_by_id)
             for stored in self._store.tables(changed) if changed else ():
                 shown, known = _catalog_table(stored), tables.get(stored.info.table_id)
                 if known is None:
                     tables[stored.info.table_id] = LiveTable(shown)
                     continue
                 if known.info.is_partitioned:
-                    gone += buckets_of(known.info, known.current.partitions_by_id.keys() - shown.partitions_by_id)
+                    gone |= _named_buckets(known, known.current.partitions_by_id.keys() - shown.partitions_by_id)
                 known.show(shown)
             self._tables_by_id = tables
             self._tables = {table.info.path: table for table in tables.values()}
@@ -501,6 +501,14 @@ def _with_columns(schema: Schema, columns: Sequence[Column], path: TablePath) ->
         added.extend(numbered)
         names.add(column.name)
     return Schema((*schema.columns, *added), schema.primary_key, schema.auto_increment_column, highest)
+
+
+def _named_buckets(table: LiveTable, partition_ids: Iterable[int]) -> dict[TableBucket, PhysicalTablePath]:
+    path, partitions = table.info.path, table.current.partitions_by_id
+    return {
+        each: PhysicalTablePath(path, None if each.partition_id is None else partitions[each.partition_id].name)
+        for each in buckets_of(table.info, partition_ids)
+    }
 
 
 def buckets_of(info: TableInfo, partition_ids: Iterable[int]) -> list[TableBucket]:

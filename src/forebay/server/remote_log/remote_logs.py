@@ -6,7 +6,7 @@ from the transaction that no longer does. So every object is named somewhere at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from forebay.base import threads
@@ -91,10 +91,12 @@ class RemoteLogs:
         with self._lock:
             return self._lists.get(bucket, (0, ""))[0]
 
-    def reload(self) -> None:
-        """Show what the metadata have, whose content was replaced."""
+    def reload(self, gone: Collection[TableBucket] = ()) -> None:
+        """Show what the metadata have, whose content was replaced, and forget buckets that were dropped."""
         lists = self._metadata.remote_logs()
         with self._lock:
+            for bucket in gone:
+                self._logs.pop(bucket, None)
             changed = {bucket for bucket in self._logs if self._lists.get(bucket) != lists.get(bucket)}
             for bucket in changed:
                 self._logs[bucket].segments = tuple(self._metadata.remote_segments(bucket))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -50,7 +51,8 @@ class StandbyMetrics(Collector):
         seconds = self._standby.staleness_seconds
         if seconds <= self._staleness_max:
             return []
-        return [f"the standby has not seen the end of the journal for {seconds:.0f} s"]
+        text = f"for {seconds:.0f} s" if math.isfinite(seconds) else "since it was started"
+        return [f"the standby has not seen the end of the journal {text}"]
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from forebay.base import threads
-from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError
 from forebay.base.thread_rules import any_thread
 from forebay.server.config import ServerConfig
@@ -20,12 +20,11 @@ _LOGGER = logging.getLogger(__name__)
 class ReadsInThread:
     """The reads of a standby that is a process: `forebay.server.standby.standby.Reads`."""
 
-    def __init__(self, server: StandbyServer, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, server: StandbyServer) -> None:
         """Start the server, with nothing to read yet. Raises what `ForebayServer.start` raises."""
-        self._clock = clock
         self._changed = threads.condition()
         self._offered: Boundary | None = None
-        self._polled_at = clock.monotonic()
+        self._current_at = -math.inf
         self._is_stopping = self._has_news = False
         self._running = ServerThread(server, "forebay-standby-reads")
         self.addresses = self._running.addresses
@@ -34,34 +33,43 @@ class ReadsInThread:
         self._thread.start()
 
     @any_thread
-    def offer(self, boundary: Boundary | None, polled_at: float) -> None:
+    def offer(self, boundary: Boundary | None, current_at: float) -> None:
         with self._changed:
             if boundary is not None:
                 self._offered = boundary.after(self._offered)
-            self._polled_at, self._has_news = polled_at, True
+            self._current_at, self._has_news = current_at, True
             self._changed.notify_all()
 
+    @property
+    def number(self) -> int:
+        """The last object of the journal that is read."""
+        return 0 if self.server.boundary is None else self.server.boundary.number
+
     def _advance(self) -> None:
+        try:
+            self._go_on()
+        finally:  # also of a fault of ours: who reads here goes to the server, then
+            try:
+                self._running.stop()
+            except ForebayError as e:
+                _LOGGER.warning("reads did not end as they should: %s", e)
+
+    def _go_on(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_stopping or self._has_news)
                 if self._is_stopping:
-                    break
+                    return
                 boundary, self._offered, self._has_news = self._offered, None, False
-                polled_at = self._polled_at
+                current_at = self._current_at
             try:
                 if boundary is not None:
                     self.server.advance(boundary)
-                self.server.current_at = polled_at
+                self.server.current_at = current_at
             except ForebayError as e:
                 _LOGGER.error("reads do not go on for now: %s", e)
                 with self._changed:  # once more with the next offer, which comes with the next look at the journal
                     self._offered = boundary if self._offered is None else self._offered.after(boundary)
-
-        try:
-            self._running.stop()
-        except ForebayError as e:
-            _LOGGER.warning("reads did not end as they should: %s", e)
 
     @any_thread
     def stop(self) -> None:

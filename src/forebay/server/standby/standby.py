@@ -11,9 +11,10 @@ standby takes over. Of several standbys one creates the next object, and the oth
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
@@ -31,7 +32,7 @@ from forebay.server.journal.taking_over import fence_once
 from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
 from forebay.server.remote_state.warm_states import WarmStates
 from forebay.server.standby.boundary import Boundary
-from forebay.store.journal import JournalGone, JournalObject, open_journal
+from forebay.store.journal import JournalGone, JournalObject, last_number, open_journal
 from forebay.store.journal_format import EpochBegan, EpochEnded, LogCut
 from forebay.store.objects import ObjectMissing, ObjectStore
 from forebay.store.opening import open_store
@@ -51,9 +52,14 @@ _STATES_SECONDS = 5.0
 class Reads(Protocol):
     """Those who serve reads of what a standby repeats. Called in the standby's thread."""
 
-    def offer(self, boundary: Boundary | None, polled_at: float) -> None:
-        """Go on to a later boundary, soon; None: to the one that was offered last, which the journal still ended at
-        when it was asked at `polled_at` (monotonic seconds)."""
+    def offer(self, boundary: Boundary | None, current_at: float) -> None:
+        """Go on to a later boundary, soon; None: to the one that was offered last. It has all that the journal had at
+        `current_at` (monotonic seconds)."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """The last object of the journal that is read; 0: none."""
         ...
 
     def stop(self) -> None:
@@ -62,6 +68,13 @@ class Reads(Protocol):
 
 
 R = TypeVar("R", bound=Reads)
+
+
+class _SeenEnd(NamedTuple):
+    """The end of the journal at some moment: who has repeated it is as current as that."""
+
+    number: int
+    at: float
 
 
 class Standby:
@@ -81,13 +94,25 @@ class Standby:
         self._directory = DataDirectory.open(fs, data_dir)
         self._lease_ms = 0
         self._has_ended = False
-        self._seen = self.current_at = self.looked_at = clock.monotonic()
+        self._seen = self.looked_at = clock.monotonic()
+        self.current_at = -math.inf
+        """All that the journal had then was repeated (monotonic seconds)."""
+        self._is_behind = True
+        """Whether the end of the journal was not seen when it was read last."""
+        self._seen_end: _SeenEnd | None = None
+        """Where to it goes on, while it is behind."""
+        self._offers_from = math.inf
+        """The end of the journal as of the start. A directory in which a standby was killed may have some of what comes
+        up to there, and reads see nothing before."""
         self.store, self._trim_seconds = store, trim_seconds
         self._next_save = self._next_states = self._next_trim = 0.0
         self._stops = threads.event()
         self._reads: Reads | None = None
+        self._offered_number = 0
         self._metadata_number = -1
         """Of the metadata that reads were offered last."""
+        self._copied: tuple[int, dict[TableBucket, int]] | None = None
+        """Up to which offset logs are trimmed next, when reads are at this object of the journal."""
         self._cut: set[TableBucket] = set()
         """Buckets whose logs have become shorter since reads were offered a boundary."""
         self.as_of_ms = 0
@@ -137,7 +162,7 @@ class Standby:
 
     @property
     def staleness_seconds(self) -> float:
-        """For how long it has not seen the end of the journal."""
+        """For how long it has not seen the end of the journal; infinite if it never has."""
         return self._clock.monotonic() - self.current_at
 
     @property
@@ -158,7 +183,6 @@ class Standby:
         if self._follower is None:
             return None
         self._reads = reads = start(self._follower.logs)
-        self._offer(self._clock.monotonic(), is_new=self.number > 0)
         return reads
 
     def stop(self) -> None:
@@ -187,60 +211,93 @@ class Standby:
                 self._reads.stop()
             self._close()
 
-    def _offer(self, polled_at: float, *, is_new: bool) -> None:
-        """Let reads go on to where the journal was repeated, which ended there at `polled_at`, or went on."""
+    def _offer(self) -> None:
+        """Let reads go on to where the journal was repeated."""
         follower, reads = self._follower, self._reads
-        if follower is None or reads is None or not follower.is_whole:
+        if follower is None or reads is None or not follower.is_whole or self.number < self._offers_from:
             return
         boundary, metadata = None, None
-        if is_new:
+        if self.number != self._offered_number:
             if follower.metadata.number != self._metadata_number:
-                metadata, self._metadata_number = follower.metadata.content(), follower.metadata.number
-            cut, self._cut = frozenset(self._cut), set()
-            boundary = Boundary(self.number, self.as_of_ms, dict(follower.ends), metadata, cut)
-        reads.offer(boundary, polled_at)
+                metadata = follower.metadata.content()
+            boundary = Boundary(self.number, self.as_of_ms, dict(follower.ends), metadata, frozenset(self._cut))
+            self._offered_number, self._metadata_number = self.number, follower.metadata.number
+            self._cut.clear()
+        reads.offer(boundary, self.current_at)
 
     def _follow(self) -> bool:
         """Repeat what is new; return whether there was something."""
         follower = self._follower
         if follower is None:
             return False
-        began = polled_at = self._clock.monotonic()
-        count = 0
+        before = self.number
         try:
-            while polled_at < began + _FOLLOW_SECONDS:
-                found = follower.follow_one()
-                if found is None:
-                    self.current_at = polled_at
-                    break
-                self._see(found)
-                count += 1
-                polled_at = self._clock.monotonic()
+            self._follow_for(_FOLLOW_SECONDS, follower)
         except JournalGone:
             raise
         except StorageFailure as e:
             # An object that cannot be read may be there: the lease counts from its next sight.
-            _LOGGER.warning("the journal cannot be read, and is tried again: %s", e)
+            _LOGGER.warning("the journal cannot be repeated, and is tried again: %s", e)
+            self._is_behind = True
             self._seen = self._clock.monotonic()
-            return False
-        self._offer(polled_at, is_new=count > 0)
-        if not count:
-            return False
-        self._seen = now = self._clock.monotonic()
+        has_found = self.number > before
+        if has_found:
+            self._seen = self._clock.monotonic()
+        try:
+            self._offer()
+            if has_found:
+                self._save(follower)
+        except StorageFailure as e:
+            _LOGGER.warning("what was repeated is shown and saved later: %s", e)
+        return has_found
+
+    def _save(self, follower: JournalFollower) -> None:
+        now = self._clock.monotonic()
         if now >= self._next_save:
             follower.save()
             self._next_save = now + _SAVE_SECONDS
-        if now >= self._next_trim:
-            follower.logs.trim()
+        if now >= self._next_trim and self._trim(follower):
             self._next_trim = now + self._trim_seconds
+
+    def _trim(self, follower: JournalFollower) -> bool:
+        """Delete segments that the store has, once reads know it; return whether they did."""
+        if self._copied is None:
+            self._copied = follower.metadata.number, follower.metadata.copied_ends()
+        number, ends = self._copied
+        if self._reads is not None and self._reads.number < number:
+            return False
+        follower.logs.trim(ends)
+        self._copied = None
         return True
+
+    def _follow_for(self, seconds: float, follower: JournalFollower) -> None:
+        """Repeat what is there, until the end of the journal or for so long."""
+        began = polled_at = self._clock.monotonic()
+        if self._is_behind and self._seen_end is None:
+            # There may be a next object always: so it is known how current the place is that is reached.
+            self._seen_end = _SeenEnd(last_number(self.store, self.number), began)
+            self._offers_from = min(self._offers_from, self._seen_end.number)
+        while polled_at < began + seconds:
+            found = follower.follow_one()
+            if found is None:
+                self.current_at, self._is_behind, self._seen_end = polled_at, False, None
+                return
+            self._see(found)
+            if self._seen_end is not None and self.number >= self._seen_end.number:
+                self.current_at, self._seen_end = max(self.current_at, self._seen_end.at), None
+            polled_at = self._clock.monotonic()
+        self._is_behind = True
 
     def _name_states(self, states: WarmStates) -> None:
         """Let the snapshots be fetched that the journal has by now."""
         now = self._clock.monotonic()
-        if self._follower is not None and now >= self._next_states:
+        if self._follower is None or now < self._next_states:
+            return
+        self._next_states = now + _STATES_SECONDS
+        try:
             states.want(self._follower.state_snapshots())
-            self._next_states = now + _STATES_SECONDS
+        except StorageFailure as e:
+            _LOGGER.warning("snapshots of key-value state are fetched later: %s", e)
 
     def _see(self, found: JournalObject) -> None:
         self.as_of_ms = found.index.last_ms

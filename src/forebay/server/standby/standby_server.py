@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -103,8 +104,8 @@ class StandbyServer(ForebayServer):
         super().__init__(config, injected)
         self._objects, self._logs = store, logs
         self._standby_dir = str(Path(config.data_dir).absolute())
-        self.current_at = self._injected.clock.monotonic()
-        """When it was seen (monotonic seconds) that the journal had nothing that reads do not see."""
+        self.current_at = -math.inf
+        """Reads see all that the journal had then (monotonic seconds)."""
         self.boundary: Boundary | None = None
         """Up to where reads see the journal."""
 
@@ -112,7 +113,7 @@ class StandbyServer(ForebayServer):
 
     def _open_parts(self) -> None:
         config, injected = self.config, self._injected
-        folder = names.join(self._standby_dir, names.READS_FOLDER)
+        folder = self._reads_folder()
         injected.fs.remove_tree(folder)
         directory = self._directory = DataDirectory.open(injected.fs, folder)
         coordinator, writers = self._executor("forebay-coordinator", 1), self._executor("forebay-write", 1)
@@ -172,12 +173,12 @@ class StandbyServer(ForebayServer):
             for connection in list(self._connections):
                 connection.abort()
         await super().stop()
-        self._injected.fs.remove_tree(names.join(self._standby_dir, names.READS_FOLDER))
+        self._injected.fs.remove_tree(self._reads_folder())
 
     @any_thread
     def staleness_seconds(self) -> float:
-        """For how long it was not seen that reads see all that the journal has."""
-        return self._injected.clock.monotonic() - self.current_at
+        """For how long it was not seen that reads see all that the journal has; infinite if they see nothing yet."""
+        return math.inf if self.boundary is None else self._injected.clock.monotonic() - self.current_at
 
     # ---- going on ---------------------------------------------------------------------------------------------------
 
@@ -214,10 +215,12 @@ class StandbyServer(ForebayServer):
         gone = context.catalog.reload()
         context.epochs.reload()
         assert context.remote_logs is not None
-        context.remote_logs.reload()
+        context.remote_logs.reload(gone)
         context.lake.snapshots.reload()
         self._decisions.reload()
         context.replicas.drop(gone)
+        for bucket, path in gone.items():
+            self._injected.fs.remove_tree(self._reads_folder(names.tablet_folder("kv", path, bucket)))
 
     def _forget(self, cut: Collection[TableBucket]) -> None:
         """Close buckets whose logs have become shorter, with the states that are ahead of them."""
@@ -225,8 +228,11 @@ class StandbyServer(ForebayServer):
         context.replicas.drop(cut)
         for bucket in cut:
             if context.replicas.find_table(bucket) is not None:
-                folder = names.tablet_folder("kv", context.replicas.physical_path(bucket), bucket)
-                self._injected.fs.remove_tree(names.join(self._standby_dir, names.READS_FOLDER, folder))
+                path = context.replicas.physical_path(bucket)
+                self._injected.fs.remove_tree(self._reads_folder(names.tablet_folder("kv", path, bucket)))
+
+    def _reads_folder(self, *parts: str) -> str:
+        return names.join(self._standby_dir, names.READS_FOLDER, *parts)
 
     @staticmethod
     def _follow(replicas: ReplicaManager, ends: Mapping[TableBucket, int]) -> None:
@@ -269,10 +275,11 @@ def _handlers(staleness: Callable[[], float], seconds_max: float) -> Mapping[Api
 
     def fresh(handler: Handler) -> Handler:
         def handle(context: ServerContext, call: ServerCall) -> Any:
-            if staleness() > seconds_max:
+            if (seconds := staleness()) > seconds_max:
+                text = f"for {seconds:.1f} s" if math.isfinite(seconds) else "since it was started"
                 raise Unavailable(
-                    f"this standby has not seen the end of the journal for {staleness():.1f} s, which is more than "
-                    f"the {seconds_max:g} s of 'standby.max-staleness': read from the server that it follows",
+                    f"this standby has not seen the end of the journal {text}, and serves no reads after the "
+                    f"{seconds_max:g} s of 'standby.max-staleness': read from the server that it follows",
                     ErrorCode.REQUEST_TIME_OUT,
                 )
             return handler(context, call)
