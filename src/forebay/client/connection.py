@@ -112,7 +112,7 @@ class Connection(Session):
         """
         from forebay.client.restore import restore
 
-        return restore(self.table(table), as_of, dry_run=dry_run)
+        return restore(self.table(table).at_server, as_of, dry_run=dry_run)
 
     def sql(
         self,

@@ -7,9 +7,9 @@ admin) take a `Session`, so that they do not depend on these.
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import weakref
+from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -22,14 +22,12 @@ from forebay.client.cluster.cluster import ClusterClient, connection_closed
 from forebay.client.settings import Settings
 
 if TYPE_CHECKING:
+    from forebay.api.scan import RowReader
     from forebay.client.cluster.rpc import Dial
     from forebay.client.writing.sender import Sender
 
+A = TypeVar("A")
 T = TypeVar("T")
-
-_LOGGER = logging.getLogger(__name__)
-
-_STANDBY_CHECK_SECONDS = 5.0
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
 _numbers = itertools.count(1)
@@ -66,8 +64,6 @@ class Session:
         self._closing = False
         self._close_lock = threads.rlock()
         self._standby: Session | None = None
-        self._standby_checked_at = float("-inf")
-        self._standby_answers: bool | None = None
         self._finalizer = weakref.finalize(self, ClusterClient.close, self.cluster)
         self._finalizer.atexit = False
 
@@ -112,36 +108,25 @@ class Session:
             return self._sender
 
     @property
-    def reader(self) -> Session:
-        """Whom to ask for rows as they are now: the standby of `client.read.standby` while it answers, else this one.
-
-        It is asked every few seconds whether it does.
-        """
+    def reads(self) -> Session:
+        """Whom to ask for rows as they are now, by `answer` and `reading`: it goes to the standby of
+        `client.read.standby` while that one answers, if there is one."""
         if self.settings["client.read.standby"] is None:
             return self
+        from forebay.client.standby_session import StandbySession
+
         with self._lock:
             if self._standby is None:
-                self._standby = Session(self.settings.of_standby, clock=self.clock, ids=self.ids, dial=self._dial)
-            standby, now = self._standby, self.clock.monotonic()
-            is_due = now >= self._standby_checked_at + _STANDBY_CHECK_SECONDS
-            if is_due:
-                self._standby_checked_at = now
-        if is_due:
-            try:
-                standby.cluster.bootstrap(retries=0)
-            except ForebayError as e:
-                self.leave_standby(e)
-            else:
-                self._standby_answers = True
-        return standby if self._standby_answers else self
+                self._standby = StandbySession(self, self._dial)
+            return self._standby
 
-    def leave_standby(self, why: ForebayError) -> None:
-        """Read from the server itself for a while."""
-        with self._lock:
-            self._standby_checked_at = self.clock.monotonic()
-            answered, self._standby_answers = self._standby_answers, False
-        if answered is not False:
-            _LOGGER.warning("reading from the server itself, since its standby does not answer: %s", why.message)
+    def answer(self, call: Callable[[Session], A]) -> A:
+        """The result of a call, which is given the connection to ask."""
+        return call(self)
+
+    def reading(self, open_reader: Callable[[Session], RowReader]) -> RowReader:
+        """The reader that `open_reader` opens, which is given the connection to read from."""
+        return open_reader(self)
 
     def close(self, timeout: Span | None = None) -> None:
         """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing, or

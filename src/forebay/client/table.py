@@ -18,7 +18,7 @@ from forebay.api.data import Missing, Rows
 from forebay.api.filters import FilterLike, as_predicate
 from forebay.api.keys import key_rows
 from forebay.api.scan import ArrowStream, ScanRequest
-from forebay.base.errors import InvalidRequest, Unavailable, UnsupportedOperation
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, span_seconds
 from forebay.client.cluster.buckets import check_bucket, plan_buckets
 from forebay.client.cluster.offsets import LogPlace
@@ -92,7 +92,7 @@ class Table(ArrowStream):
 
     @property
     def _reader(self) -> Session:
-        return self.connection.reader if self._may_read_standby else self.connection
+        return self.connection.reads if self._may_read_standby else self.connection
 
     def alter(
         self,
@@ -340,7 +340,7 @@ class Table(ArrowStream):
         """
         from forebay.client.reading.table_snapshot import open_table_snapshot
 
-        return open_table_snapshot(self._reader, self.info, lease, partitions, name)
+        return self._reader.answer(lambda session: open_table_snapshot(session, self.info, lease, partitions, name))
 
     def changes(
         self,
@@ -481,14 +481,7 @@ class Table(ArrowStream):
         return self._looked_up(columns, lambda lookup: lookup.find_prefixes(prefixes))
 
     def _looked_up(self, columns: Sequence[str] | None, call: Callable[[Lookup], pa.Table]) -> pa.Table:
-        """The result of a call, of the standby if there is one that answers."""
-        session = self._reader
-        if session is not self.connection:
-            try:
-                return call(self._lookup(session, columns))
-            except Unavailable as e:
-                self.connection.leave_standby(e)
-        return call(self._lookup(self.connection, columns))
+        return self._reader.answer(lambda session: call(self._lookup(session, columns)))
 
     def _lookup(self, session: Session, columns: Sequence[str] | None) -> Lookup:
         from forebay.client.lookups.lookup import Lookup

@@ -42,10 +42,10 @@ class UnionScan(TableScan):
     _plan: UnionPlan | None = None
 
     def reader(self) -> RowReader:
-        return UnionRowReader(self._session, self._view, self._request)
+        return self._session.reading(lambda session: UnionRowReader(session, self._view, self._request))
 
     def _rows(self) -> RowReader:
-        return UnionRowReader(self._session, self._view, self._request, look_up=True)
+        return self._session.reading(lambda session: UnionRowReader(session, self._view, self._request, look_up=True))
 
     def explain(self) -> str:
         """An explanation of the lake splits and log ranges that a run would read now, and why."""
@@ -56,17 +56,18 @@ class UnionScan(TableScan):
         return self._plan.splits
 
     def _planned(self) -> UnionPlan:
-        return planned(Table(self._session, self._info), self._view, self._request, look_up=True)
+        return self._session.answer(
+            lambda session: planned(Table(session, self._info), self._view, self._request, look_up=True)
+        )
 
     def read_split(self, split: UnionSplit) -> RowReader:
-        if self._plan is None:
-            self._plan = self._planned()
-        return _SplitReader(self._session, self._plan, split, self._request.limit)
+        plan = self._plan = self._planned() if self._plan is None else self._plan
+        return self._session.reading(lambda session: _SplitReader(session, plan, split, self._request.limit))
 
     def pinned(self) -> Scan:
         if self._request.limit is not None:
             return super().pinned()
-        return PinnedUnionScan.of(self._session, self._info, self._request)
+        return self._session.answer(lambda session: PinnedUnionScan.of(session, self._info, self._request))
 
     def __setstate__(self, plan: UnionPlan | None) -> None:
         self._plan = plan

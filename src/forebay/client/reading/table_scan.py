@@ -36,8 +36,9 @@ class TableScan(Scan):
     """A scan of a live table: `table.scan()`. Each run reads the rows current at that time."""
 
     def __init__(self, session: Session, info: TableInfo, request: ScanRequest, source: str) -> None:
-        """`source` is the name that the user gave. Raises `InvalidRequest` for columns that the table does not have,
-        also in the filter.
+        """`session`: whom to ask (`Session.reads`). `source` is the name that the user gave.
+
+        Raises `InvalidRequest` for columns that the table does not have, also in the filter.
         """
         super().__init__(request)
         self._session, self._info, self._source = session, info, source
@@ -74,28 +75,28 @@ class BucketedScan(TableScan):
     """A scan whose parts are buckets."""
 
     @abstractmethod
-    def _open(self, request: ScanRequest) -> RowReader:
-        """A reader of `request`, which is this scan's request or a part of it."""
+    def _open(self, session: Session, request: ScanRequest) -> RowReader:
+        """A reader of `request`, which is this scan's request or a part of it, at a session."""
 
     def reader(self) -> RowReader:
         return self._read(self._request)
 
     def _read(self, request: ScanRequest) -> RowReader:
-        return self._traced(self._open(request))
+        return self._traced(self._session.reading(lambda session: self._open(session, request)))
 
     def plan(self) -> Sequence[Any]:
         """The buckets to read, for engines that read with several workers; see `read_split`.
 
         A filter that fixes the bucket key leaves those out that cannot have matching rows.
         """
-        return self._key_plan().buckets
+        return self._session.answer(self._key_plan).buckets
 
-    def _key_plan(self) -> KeyPlan:
+    def _key_plan(self, session: Session) -> KeyPlan:
         """The buckets of the request. Sources that read by keys leave out those without matching rows."""
         from forebay.client.reading.key_plan import KeyPlan
 
         request = self._request
-        buckets = plan_buckets(self._session.cluster, self._info, request.partitions, request.buckets)
+        buckets = plan_buckets(session.cluster, self._info, request.partitions, request.buckets)
         return KeyPlan(buckets, len(buckets))
 
     def read_split(self, split: Any) -> RowReader:
@@ -103,7 +104,7 @@ class BucketedScan(TableScan):
 
     def explain(self) -> str:
         what = f"table {self._info.path}, source {self._source}, as of each reading"
-        plan = self._key_plan()
+        plan = self._session.answer(self._key_plan)
         lines = [f"chosen by the filter: {plan}"] if plan.is_narrow else []
         return "\n".join([what, *lines, *request_lines(self._request, len(plan.buckets))])
 
@@ -117,8 +118,8 @@ class FunctionScan(BucketedScan):
         super().__init__(session, info, request, source)
         self._open_reader = open_reader
 
-    def _open(self, request: ScanRequest) -> RowReader:
-        return self._open_reader(self._session, self._info, request)
+    def _open(self, session: Session, request: ScanRequest) -> RowReader:
+        return self._open_reader(session, self._info, request)
 
     def _with(self, request: ScanRequest) -> Self:
         return type(self)(self._session, self._info, request, self._source, self._open_reader)
@@ -130,17 +131,17 @@ class FunctionScan(BucketedScan):
 class _KeyedScan(BucketedScan):
     """A scan of the servers' rows, which reads fewer buckets if the filter fixes keys, buckets or partitions."""
 
-    def _key_plan(self) -> KeyPlan:
-        plan = self._narrow_plan(self._request)
-        return super()._key_plan() if plan is None else plan
+    def _key_plan(self, session: Session) -> KeyPlan:
+        plan = self._narrow_plan(session, self._request)
+        return super()._key_plan(session) if plan is None else plan
 
-    def _narrow_plan(self, request: ScanRequest) -> KeyPlan | None:
+    def _narrow_plan(self, session: Session, request: ScanRequest) -> KeyPlan | None:
         """Return the plan that the filter of `request` allows; None if it fixes nothing."""
         if not may_fix_keys(self._view):
             return None
         from forebay.client.reading.key_plan import plan_keys
 
-        return plan_keys(self._session.cluster, self._view, request.partitions, request.buckets)
+        return plan_keys(session.cluster, self._view, request.partitions, request.buckets)
 
 
 class LiveTableScan(_KeyedScan):
@@ -150,13 +151,13 @@ class LiveTableScan(_KeyedScan):
     def create(cls, session: Session, info: TableInfo, request: ScanRequest, source: str) -> TableScan:
         return (cls if info.has_primary_key else LogScan)(session, info, request, source)
 
-    def _open(self, request: ScanRequest) -> RowReader:
-        return self._open_with(request, with_position=True)
+    def _open(self, session: Session, request: ScanRequest) -> RowReader:
+        return self._open_with(session, request, with_position=True)
 
-    def _open_with(self, request: ScanRequest, *, with_position: bool) -> RowReader:
+    def _open_with(self, session: Session, request: ScanRequest, *, with_position: bool) -> RowReader:
         """A reader of `request`; `with_position`: its `log_offsets` are needed."""
-        session, view, limit = self._session, self._view, request.limit
-        plan = self._narrow_plan(request)
+        view, limit = self._view, request.limit
+        plan = self._narrow_plan(session, request)
         if plan is not None and plan.keys is not None:
             from forebay.client.reading.key_cursor import key_reader
 
@@ -169,7 +170,10 @@ class LiveTableScan(_KeyedScan):
         return live_reader(session, view, buckets, limit)
 
     def _rows(self) -> RowReader:
-        return self._traced(self._open_with(self._request, with_position=False))
+        def open_reader(session: Session) -> RowReader:
+            return self._open_with(session, self._request, with_position=False)
+
+        return self._traced(self._session.reading(open_reader))
 
     def pinned(self) -> Scan:
         """Pin a new table snapshot. With a limit, and on clusters without table snapshots, pin the rows in memory."""
@@ -177,7 +181,7 @@ class LiveTableScan(_KeyedScan):
             return super().pinned()
         from forebay.client.reading.table_snapshot import pinned_scan
 
-        pinned = pinned_scan(self._session, self._info, self._request)
+        pinned = self._session.answer(lambda session: pinned_scan(session, self._info, self._request))
         return super().pinned() if pinned is None else pinned
 
 
@@ -194,15 +198,13 @@ class LogScan(_KeyedScan):
             )
         return cls(session, info, request, source)
 
-    def _open(self, request: ScanRequest) -> RowReader:
+    def _open(self, session: Session, request: ScanRequest) -> RowReader:
         from forebay.client.reading.log_plan import LogRowReader
 
-        plan = self._narrow_plan(request)
+        plan = self._narrow_plan(session, request)
         if plan is not None and plan.is_narrow:
-            return LogRowReader(self._session, self._view, request.limit, buckets=plan.buckets)
-        return LogRowReader(
-            self._session, self._view, request.limit, partitions=request.partitions, buckets=request.buckets
-        )
+            return LogRowReader(session, self._view, request.limit, buckets=plan.buckets)
+        return LogRowReader(session, self._view, request.limit, partitions=request.partitions, buckets=request.buckets)
 
     def pinned(self) -> Scan:
         """Pin the current ends of the logs. With a limit, pin the rows in memory."""
@@ -210,7 +212,7 @@ class LogScan(_KeyedScan):
             return super().pinned()
         from forebay.client.reading.log_plan import LogRange
 
-        log_range = LogRange.now(self._session, self._info, self._request)
+        log_range = self._session.answer(lambda session: LogRange.now(session, self._info, self._request))
         unplaced = replace(self._request, partitions=None, buckets=None)
         return PinnedLogScan(self._session, self._info, unplaced, self._source, log_range)
 
@@ -224,9 +226,9 @@ class PinnedLogScan(BucketedScan):
         super().__init__(session, info, request, source)
         self._range = log_range
 
-    def _open(self, request: ScanRequest) -> RowReader:
+    def _open(self, session: Session, request: ScanRequest) -> RowReader:
         log_range = self._range if request.buckets is None else self._range.of_buckets(request.buckets)
-        return log_range.reader(self._session, self._view, request.limit)
+        return log_range.reader(session, self._view, request.limit)
 
     def pinned(self) -> Scan:
         return self
