@@ -422,7 +422,7 @@ def test_offsets_by_time_do_not_wait_for_ever(bench, monkeypatch):
     monkeypatch.setattr(offset_handlers, "_SETTLE_SECONDS", 0.01)
     answer = offsets(bench, created, 2, int(time.time() * 1000) - 60_000)
     assert answer.error_code == ErrorCode.REQUEST_TIME_OUT
-    assert "rows are being written to table fluss.unsettled" in answer.error_message
+    assert "the rows of a transaction are being written to table fluss.unsettled" in answer.error_message
 
 
 def test_table_stats_count_rows(bench):

@@ -204,7 +204,8 @@ def copied_while_it_runs(start: Start, tmp_path: Path) -> EmbeddedConnection:
     conn = start("home")
     conn.create_table("fluss.kv", KV, primary_key="id").upsert([{"id": 1, "v": "x"}])
     store(conn)
-    shutil.copytree(tmp_path / "home", tmp_path / "copy")
+    ignored = shutil.ignore_patterns(".*.tmp")  # which are renamed while the server runs
+    shutil.copytree(tmp_path / "home", tmp_path / "copy", ignore=ignored)
     return conn
 
 

@@ -140,14 +140,15 @@ def _unsettled(replicas: list[BucketReplica], timestamp_ms: int) -> Exception | 
     yet to write them, or they are not where they have to be when they are acknowledged."""
     for replica in replicas:
         log = replica.log
-        is_settled = log.settle_time(timestamp_ms)
-        if is_settled and log.watermark_limit is not None:
+        what = "" if log.settle_time(timestamp_ms) else "the rows of a transaction are being written to"
+        if not what and log.watermark_limit is not None:
             before = log.offset_for_timestamp(timestamp_ms)
-            is_settled = log.high_watermark >= (log.log_end_offset if before is None else before)
-        if not is_settled:
+            is_shown = log.high_watermark >= (log.log_end_offset if before is None else before)
+            what = "" if is_shown else "the store has not got all rows of"
+        if what:
             return Unavailable(
-                f"rows are being written to table {replica.table.info.path}: what it held at a later time than theirs "
-                "can be read as soon as they are all there",
+                f"{what} table {replica.table.info.path}: what it held at a later time than theirs can be read as soon "
+                "as they are all there",
                 ErrorCode.REQUEST_TIME_OUT,
             )
     return None
