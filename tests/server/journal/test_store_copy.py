@@ -127,6 +127,87 @@ def test_what_is_no_earlier_copy_is_refused(start: Start, tmp_path: Path) -> Non
     assert not (tmp_path / "new").exists()
 
 
+def test_a_copy_that_a_server_uses_is_refused_also_when_the_store_has_deleted_its_last_object(
+    start: Start, tmp_path: Path
+) -> None:
+    conn = start("data", retention="0 s")
+    for step in range(3):
+        fill(conn, random.Random(step), step)
+    stored(conn)
+    copied(tmp_path, "target")
+    start("taken", "target").close()
+    taken = journal_module.newest_object(open_store(str(tmp_path / "target")))
+    assert taken is not None
+    number = taken.footer.identity.number
+    for step in range(3, 40):
+        fill(conn, random.Random(step), step)
+        tier(conn)
+        if not (tmp_path / "store" / journal_module.object_name(number)).exists():
+            break
+    assert not (tmp_path / "store" / journal_module.object_name(number)).exists()
+    before = sorted((tmp_path / "target").rglob("*"))
+    with pytest.raises(Conflict, match="has gone on as a store of its own: choose a new one"):
+        copied(tmp_path, "target")
+    assert sorted((tmp_path / "target").rglob("*")) == before
+
+
+def test_a_copy_with_gaps_has_the_states_of_its_copies(start: Start, tmp_path: Path) -> None:
+    """The store forgets faster than it is copied, so between two copies there is none of its instants."""
+    rng = random.Random(5)
+    conn = start("data", retention="0 s")
+    states: list[tuple[int, dict[str, list[dict[str, Any]]]]] = []
+    for step in range(36):
+        fill(conn, rng, step)
+        tier(conn)
+        if step % 12 == 0:
+            copied(tmp_path, "target")
+            states.append((SYSTEM_CLOCK.now_ms(), content(conn)))
+            SYSTEM_CLOCK.sleep(0.003)
+    copied(tmp_path, "target")
+    there = {int(path.name) for path in (tmp_path / "target" / "journal").iterdir()}
+    assert not there >= set(range(min(there), max(there))), "there is a gap"
+    for number, (at_ms, expected) in enumerate(states):
+        copied(tmp_path, f"at {number}", at_ms + 1, source="target")
+        with start(f"from {number}", f"at {number}") as restored:
+            assert content(restored) == expected
+    with pytest.raises(InvalidRequest, match="is younger than that time"):
+        copied(tmp_path, "new", 1, source="target")
+
+
+def test_what_an_interrupted_copy_has_brought_is_not_relied_upon(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start("data")
+    fill(conn, random.Random(1), 0)
+    tier(conn)
+    copied(tmp_path, "target")
+    for step in range(1, 4):
+        fill(conn, random.Random(step), step)
+        tier(conn)
+    create, left = DirectoryStore.create, [4]
+
+    def failing(store: DirectoryStore, name: str, data: Any) -> bool:
+        if name.startswith("journal/"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise StorageFailure("the store is away")
+        return create(store, name, data)
+
+    before = set((tmp_path / "target" / "log").rglob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryStore, "create", failing)
+        with pytest.raises(StorageFailure):
+            copied(tmp_path, "target")
+    brought = [path for path in (tmp_path / "target" / "log").rglob("*") if path not in before and path.is_file()]
+    assert brought
+    for path in brought:
+        path.unlink()
+    copied(tmp_path, "target")
+    assert copied(tmp_path, "target").objects == 0
+    with start("restored", "target") as restored:
+        assert content(restored) == content(conn)
+
+
 def test_a_copy_that_was_interrupted_goes_on(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conn = start("data")
     for step in range(5):

@@ -1,10 +1,10 @@
 """What was copied into a store when, so that a copy of a store need not grow for ever.
 
-Each copy leaves a record of the objects that it brought. An object that an earlier copy brought, and that is not needed
-at a later instant, is needed at none after it: an object is in the list of what will be deleted before it is created,
-and until it is named by the metadata, and again when it is not any more (`MetadataStore.doomed_objects`). So an object
-that was there once, and is in neither list now, is gone. Records are found by a listing; one that a listing lacks keeps
-its objects until the next time.
+Each copy leaves a record of the objects that it brings, and another one when it has brought them. An object that an
+earlier copy brought, and that is not needed at a later instant, is needed at none after it: an object is in the list of
+what will be deleted before it is created, and until it is named by the metadata, and again when it is not any more
+(`MetadataStore.doomed_objects`). So an object that was there once, and is in neither list now, is gone. Records are
+found by a listing; one that a listing lacks keeps its objects until the next time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import CorruptData
 from forebay.base.progress import OnProgress, no_progress
 from forebay.server.journal.store_instant import StoreInstant, instant_of
-from forebay.store.journal import JournalObject, is_anchor, newest_object, object_name
+from forebay.store.journal import JournalObject, is_anchor, object_name
 from forebay.store.objects import ObjectMissing, ObjectStore
 
 _PREFIX = "copies/"
@@ -35,6 +35,8 @@ class CopyRecord(NamedTuple):
     """The copy brought no object of the journal with a lower number, beside anchors and beginnings of epochs."""
     names: Sequence[str]
     """The objects that it brought, beside those of the journal."""
+    is_whole: bool
+    """Whether it came to its end; else it was interrupted, or is under way, and some objects may be missing."""
 
 
 class CopiesForgotten(NamedTuple):
@@ -45,10 +47,12 @@ class CopiesForgotten(NamedTuple):
     objects: int
 
 
-def record_copy(target: ObjectStore, record: CopyRecord, ids: IdSource = SYSTEM_IDS) -> None:
-    """Add a record, before anything is copied."""
+def record_copy(target: ObjectStore, record: CopyRecord, ids: IdSource = SYSTEM_IDS) -> str:
+    """Add a record, before anything is copied and when everything is; return the name of its object."""
     document = json.dumps({**record._asdict(), "names": list(record.names)})
-    target.create(f"{_PREFIX}{record.number:020d}-{ids.token_hex()}", document.encode())
+    name = f"{_PREFIX}{record.number:020d}-{ids.token_hex()}"
+    target.create(name, document.encode())
+    return name
 
 
 def forget_copies(
@@ -59,7 +63,7 @@ def forget_copies(
     None if no copy is that old. `target`: what `copy_store` has copied to, and no server has used. `progress` is in
     objects. Raises `StorageFailure` and `CorruptData`. If it is interrupted, the next call continues.
     """
-    records = _records(target)
+    records = copy_records(target)
     oldest = _oldest_that_stays(target, records.values(), until_ms)
     if oldest is None:
         return None
@@ -84,20 +88,16 @@ def forget_copies(
 def _oldest_that_stays(
     target: ObjectStore, records: Collection[CopyRecord], until_ms: int
 ) -> tuple[CopyRecord, StoreInstant] | None:
-    end = newest_object(target)
-    if end is None:
-        return None
-    number = end.footer.identity.number  # a copy that was interrupted has a record of a higher one
     for record in sorted(records, reverse=True):
-        if record.at_ms <= until_ms and record.number <= number:
+        if record.is_whole and record.at_ms <= until_ms:
             try:
                 return record, instant_of(target, JournalObject(target, record.number))
             except ObjectMissing:
-                continue  # it was interrupted, and the next one did not need its journal
+                continue  # a call that was interrupted has begun to forget it
     return None
 
 
-def _records(target: ObjectStore) -> dict[str, CopyRecord]:
+def copy_records(target: ObjectStore) -> dict[str, CopyRecord]:
     """All records, by the names of their objects."""
     found = {}
     for entry in target.list(_PREFIX):

@@ -15,7 +15,7 @@ from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import Conflict, InvalidRequest, StorageFailure
 from forebay.base.progress import OnProgress, no_progress
 from forebay.fs.names import WRITER_SNAPSHOT_SUFFIX
-from forebay.server.journal.copy_records import CopyRecord, record_copy
+from forebay.server.journal.copy_records import CopyRecord, copy_records, record_copy
 from forebay.server.journal.store_instant import StoreInstant, at_once, instant_of, last_by
 from forebay.store.journal import STORE_OBJECT, JournalObject, anchors, newest_object, object_name
 from forebay.store.objects import ObjectMissing, ObjectStore, create_once
@@ -63,41 +63,56 @@ def _copied(
     end = newest_object(source)
     if end is None:
         raise InvalidRequest(f"no server has written to the store {source.location} yet")
-    instant = instant_of(source, end if at_ms is None else last_by(source, end, at_ms))
+    instant = instant_of(source, end if at_ms is None else _last_by(source, end, at_ms))
     number = instant.last.footer.identity.number
-    copied_until, known = _earlier_copy(source, target, instant)
+    before = newest_object(target)
+    if before is not None:
+        _require_earlier_copy(source, target, instant, before)
+    copied_until = 0 if before is None else before.footer.identity.number
+    whole, known = _last_whole_copy(target)
+    if whole == number:
+        return StoreCopied(number, instant.last.index.last_ms, 0, 0)
     numbers = {*range(instant.first, number + 1), *anchors(number), *instant.fences}
     new = [object_name(each) for each in sorted(numbers) if each > copied_until]
     named = [name for name in instant.named if name not in known]
     doomed = [name for name in instant.doomed if name not in known]
     first = max(instant.first, copied_until + 1)
-    if new:
-        record = CopyRecord(number, instant.last.index.last_ms, first, [*named, *doomed])
-        record_copy(target, record, ids)
+    record = CopyRecord(number, instant.last.index.last_ms, first, [*named, *doomed], is_whole=False)
+    begun = record_copy(target, record, ids)
     copying = _Copying(source, target, progress, len(named) + len(doomed) + len(new) + 1)
     copying.upload(named, is_needed=True)
     copying.upload(doomed, is_needed=False)
     copying.create(new)
     copying.create([STORE_OBJECT])
+    record_copy(target, record._replace(is_whole=True), ids)
+    target.delete([begun])
     return StoreCopied(number, instant.last.index.last_ms, copying.objects, copying.bytes)
 
 
-def _earlier_copy(source: ObjectStore, target: ObjectStore, instant: StoreInstant) -> tuple[int, set[str]]:
-    """Up to which object of the journal the target is a copy, and the other objects that it has for sure."""
-    before = newest_object(target)
-    if before is None:
-        return 0, set()
-    _require_earlier_copy(source, target, instant, before)
-    try:
-        # Those that were doomed then may have been created later: they are doomed before they are created, too.
-        return before.footer.identity.number, set(instant_of(target, before).named)
-    except ObjectMissing:  # it was interrupted
-        return 0, set()
+def _last_by(source: ObjectStore, end: JournalObject, at_ms: int) -> JournalObject:
+    """The last object by then of a store, which may be a copy itself."""
+    return last_by(source, end, at_ms, {each.number for each in copy_records(source).values() if each.is_whole})
+
+
+def _last_whole_copy(target: ObjectStore) -> tuple[int, set[str]]:
+    """The object of the journal at whose end the target is a whole copy, and the other objects that it has for sure.
+
+    A copy that was interrupted behind it may have all of its journal and lack what is named there.
+    """
+    records = copy_records(target).values()
+    for number in sorted({each.number for each in records if each.is_whole}, reverse=True):
+        try:
+            # Those that were doomed then may have been created later: they are doomed before they are created, too.
+            return number, set(instant_of(target, JournalObject(target, number)).named)
+        except ObjectMissing:
+            continue  # it is being forgotten
+    return 0, set()
 
 
 def _require_earlier_copy(
     source: ObjectStore, target: ObjectStore, instant: StoreInstant, before: JournalObject
 ) -> None:
+    """Raise `Conflict` unless what the target has was copied from the source."""
     number, identity = instant.last.footer.identity.number, before.footer.identity
     what = f"the store {target.location}, which is at object {identity.number} of its journal,"
     if identity.store_id != instant.last.footer.identity.store_id:
@@ -105,10 +120,11 @@ def _require_earlier_copy(
     if identity.number > number:
         raise Conflict(f"{what} has more than {source.location} had at that time, object {number}: choose a new one")
     try:
-        same = JournalObject(source, identity.number).footer.seal
-    except ObjectMissing:
-        return  # deleted since; the target would be refused by whoever reads from before that object to behind it
-    if same != before.footer.seal:
+        is_same = JournalObject(source, identity.number).footer.seal == before.footer.seal
+    except ObjectMissing:  # deleted since; the beginnings of epochs stay, and an epoch has one writer
+        began = JournalObject(source, max(fence for fence in instant.fences if fence <= identity.number))
+        is_same = began.footer.identity.writer == identity.writer
+    if not is_same:
         raise Conflict(f"{what} has gone on as a store of its own: choose a new one")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from forebay.server.journal.skimming import replay_metadata
 from forebay.server.remote_log.manifest import tablet_of_manifest
 from forebay.store.journal import JournalObject, anchors, newest_checkpoint
 from forebay.store.journal_format import EpochBegan, JournalCheckpoint
-from forebay.store.objects import ObjectStore
+from forebay.store.objects import ObjectMissing, ObjectStore
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -37,17 +37,27 @@ class StoreInstant(NamedTuple):
     fences: set[int]
 
 
-def last_by(store: ObjectStore, end: JournalObject, at_ms: int) -> JournalObject:
-    """The last object that was created by that time. Raises `InvalidRequest`, and `ObjectMissing` if it is gone."""
+def last_by(store: ObjectStore, end: JournalObject, at_ms: int, copies: Collection[int] = ()) -> JournalObject:
+    """The last object that was created by that time. Raises `InvalidRequest`, and `ObjectMissing` if it is gone.
+
+    `copies`: in a store that is a copy of another one, the objects at whose ends it was copied. What the other one had
+    deleted before the next copy is missing there; then it is the last object before that.
+    """
     number = end.footer.identity.number
     if end.index.last_ms <= at_ms:
         return end
-    for anchor in (*reversed(anchors(number)), 0):
-        found = JournalObject(store, anchor) if anchor else None
-        if found is not None and found.index.last_ms > at_ms:
-            continue
-        while (following := JournalObject(store, anchor + 1)).index.last_ms <= at_ms:
-            found, anchor = following, anchor + 1
+    for start in (*sorted({*anchors(number), *copies}, reverse=True), 0):
+        found, number = None, start
+        try:
+            if start and (found := JournalObject(store, start)).index.last_ms > at_ms:
+                continue
+            while (following := JournalObject(store, number + 1)).index.last_ms <= at_ms:
+                found, number = following, number + 1
+        except ObjectMissing:
+            if not copies:
+                raise
+            if start not in copies:
+                continue  # an anchor, which stays alone
         if found is not None:
             return found
     raise InvalidRequest(f"the store {store.location} is younger than that time")
