@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOperation
 from forebay.fs.local import LocalFileSystem
+from forebay.fs.names import temporary_name
 from forebay.store.directory import DirectoryStore
 from forebay.store.opening import open_store
 from tests.fs.faulty_fs import FaultyFileSystem
@@ -72,3 +74,53 @@ def test_a_place_that_cannot_be_a_store_is_refused(tmp_path: Path) -> None:
         open_store(str(tmp_path), {"s3.region": "x"})
     with pytest.raises(InvalidRequest, match=r"no option 's3\.regoin'"):
         open_store("s3://bucket/store", {"s3.regoin": "x"})
+
+
+def test_what_killed_attempts_have_left_goes_with_the_object(tmp_path: Path) -> None:
+    store = DirectoryStore(LocalFileSystem(), str(tmp_path))
+    store.create("store.json", b"{}")
+    store.read("store.json")
+    folder = tmp_path / "log"
+    for name in ("log/a.log", "log/b.log"):
+        store.upload(name, [b"rows"])
+    left = [folder / temporary_name(name, "0" * 32) for name in ("a.log", "b.log", "a.log.index")]
+    for path in left:
+        path.write_bytes(b"half")
+    assert [entry.name for entry in store.list("log/")] == ["log/a.log", "log/b.log"]
+    store.delete(["log/a.log", "log/missing"])
+    assert sorted(folder.iterdir()) == sorted([folder / "b.log", *left[1:]])
+
+
+def test_two_uploads_of_one_object_at_a_time_are_each_whole(tmp_path: Path) -> None:
+    store, other = (DirectoryStore(LocalFileSystem(), str(tmp_path)) for _ in range(2))
+
+    def parts() -> Iterator[bytes]:
+        yield b"the same "
+        other.upload("log/a", [b"the same ", b"rows"])
+        yield b"rows"
+
+    store.upload("log/a", parts())
+    assert store.read("log/a") == b"the same rows"
+
+
+def test_an_upload_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    store = DirectoryStore(LocalFileSystem(), str(tmp_path))
+
+    def parts() -> Iterator[bytes]:
+        yield b"rows"
+        raise StorageFailure("the other store is away")
+
+    with pytest.raises(StorageFailure, match="the other store is away"):
+        store.upload("log/a", parts())
+    assert list((tmp_path / "log").iterdir()) == []
+
+
+def test_nothing_counts_as_deleted_in_a_directory_that_is_not_mounted(tmp_path: Path) -> None:
+    store = DirectoryStore(LocalFileSystem(), str(tmp_path / "store"))
+    store.create("store.json", b"{}")
+    store.read("store.json")
+    store.create("log/a", b"rows")
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").mkdir()
+    with pytest.raises(StorageFailure, match="still mounted"):
+        store.delete(["log/a"])

@@ -1,7 +1,8 @@
 """A directory as an object store: for a network file system or a second disk, and for tests.
 
 An object is a file. It is created under a temporary name, synced, and linked to its name, which fails if the name is
-taken (`FileSystem.publish_if_absent`). The file system must do that atomically for all machines that share it.
+taken (`FileSystem.publish_if_absent`). The file system must do that atomically for all machines that share it. What
+attempts of killed processes have left is deleted with the objects that they were to become.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import StorageFailure
 from forebay.base.locations import below
 from forebay.fs.interface import FileMissing, FileSystem
-from forebay.fs.names import TEMPORARY_SUFFIX
+from forebay.fs.names import is_temporary, temporary_name
 from forebay.store.objects import ObjectEntry, ObjectMissing
 
 if TYPE_CHECKING:
@@ -27,9 +29,9 @@ _FOLDERS_MAX = 10_000
 class DirectoryStore:
     """The objects in the folder `location`, which is created with the first one."""
 
-    def __init__(self, file_system: FileSystem, location: str) -> None:
+    def __init__(self, file_system: FileSystem, location: str, ids: IdSource = SYSTEM_IDS) -> None:
         self.location = location
-        self._files = file_system
+        self._files, self._ids = file_system, ids
         self._durable: set[str] = set()
         """Folders whose names are known to be durable; another process may have made them just now."""
         self._seen = ""
@@ -88,14 +90,19 @@ class DirectoryStore:
     def upload(self, name: str, parts: Iterable[Buffer]) -> None:
         """See `ObjectStore.upload`."""
         path = below(self.location, name)
-        temporary = path + TEMPORARY_SUFFIX
-        with closing(self._in_folder(temporary, lambda: self._files.open_append(temporary))) as file:
-            file.truncate(0)  # what an attempt that failed has left
-            for part in parts:
-                file.append([part])
-            file.sync()
-        self._files.rename(temporary, path)
-        self._files.sync_directory(path.rpartition("/")[0])
+        folder, _, base = path.rpartition("/")
+        temporary = f"{folder}/{temporary_name(base, self._ids.token_hex())}"  # two copies may bring the same object
+        try:
+            with closing(self._in_folder(temporary, lambda: self._files.open_append(temporary))) as file:
+                for part in parts:
+                    file.append([part])
+                file.sync()
+            self._files.rename(temporary, path)
+        except BaseException:
+            with suppress(StorageFailure):
+                self._files.remove(temporary)
+            raise
+        self._files.sync_directory(folder)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         """See `ObjectStore.list`."""
@@ -111,11 +118,26 @@ class DirectoryStore:
                 name = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_directory:
                     yield from self._below(name)
-                elif not name.endswith(TEMPORARY_SUFFIX):
+                elif not is_temporary(entry.name):
                     yield ObjectEntry(name, entry.size_bytes)
 
     def delete(self, names: Iterable[str]) -> None:
         """See `ObjectStore.delete`."""
+        self._require_same_directory()
+        deleted: dict[str, set[str]] = {}
         for name in names:
+            path = below(self.location, name)
             with suppress(FileMissing):
-                self._files.remove(below(self.location, name))
+                self._files.remove(path)
+            folder, _, base = path.rpartition("/")
+            deleted.setdefault(folder, set()).add(base)
+        for folder, bases in deleted.items():
+            self._delete_attempts(folder, bases)
+        self._require_same_directory()
+
+    def _delete_attempts(self, folder: str, bases: set[str]) -> None:
+        """Delete what attempts to create objects with these last steps of their names have left."""
+        with suppress(FileMissing):
+            for entry in list(self._files.list_directory(folder)):
+                if is_temporary(entry.name) and entry.name[1:].rsplit(".", 2)[0] in bases:
+                    self._files.remove(f"{folder}/{entry.name}")
