@@ -390,6 +390,7 @@ class World:
     def stop_server(self) -> None:
         """Stop as SIGTERM does, in order; a stop that hangs is a fault of its own."""
         process, server, loop = self.server_process, self.server, self.loop
+        fs = self.fs  # of its machine: a standby on another one may take over while it stops
         if process is None or process.dead or server is None or loop is None or not self.is_up:
             return
         self.note("stop")
@@ -415,8 +416,8 @@ class World:
             self.sched.sleep(0.02)
         if outcome and outcome[0] is not None and not isinstance(outcome[0], ForebayError):
             raise Damage(f"stopping fails: {outcome[0]!r}") from outcome[0]
-        if outcome and self.fs._locks:
-            raise Damage(f"a stopped server has not given back {sorted(self.fs._locks)}")
+        if outcome and fs._locks:
+            raise Damage(f"a stopped server has not given back {sorted(fs._locks)}")
         self.is_up = False
         self.network.process_ended(process, silently=False)
         if not process.dead:

@@ -26,7 +26,7 @@ from forebay.store.journal import (
     object_name,
     open_journal,
 )
-from forebay.store.journal_format import EpochBegan, JournalCheckpoint, LogGrew, MetadataImage
+from forebay.store.journal_format import EpochBegan, FileWritten, JournalCheckpoint, LogGrew, MetadataImage
 from forebay.store.objects import ObjectEntry, ObjectStore
 from tests.fs.faulty_fs import FaultyFileSystem
 
@@ -98,6 +98,17 @@ def entries_of(cursor: JournalCursor) -> list[tuple[object, bytes]]:
     while (found := cursor.next()) is not None:
         result += [(each.entry, found.payload(each)) for each in found.index.entries]
     return result
+
+
+def test_an_empty_payload_is_told_from_the_one_behind_it(store: ObjectStore) -> None:
+    writer = writer_of(JournalCursor(store, open_journal(store)))
+    number = writer.write(
+        [(FileWritten("empty", 0), b""), (FileWritten("full", 0), b"rows"), (FileWritten("", 0), b"")]
+    )
+    found = JournalObject(store, number)
+    for _ in range(2):
+        assert [found.payload(each) for each in found.index.entries] == [b"", b"rows", b""]
+        found.load(lambda _: True)
 
 
 def test_a_store_is_made_once_and_recognized(store: DirectoryStore) -> None:

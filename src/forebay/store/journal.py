@@ -173,7 +173,9 @@ class JournalObject:
         """The bytes of an entry; none if it has no payload. Raises `CorruptData`."""
         if of.payload is None:
             return b""
-        stored = self._loaded.get(of.payload.position)
+        stored: Buffer | None = self._loaded.get(of.payload.position)
+        if not of.payload.stored_bytes:  # that of an empty file, which is where the next payload is, too
+            stored = b""
         if stored is None:
             stored = self._stored(of.payload.position, of.payload.stored_bytes)
         return decode_payload(stored, of.payload, self._shown)
