@@ -169,6 +169,16 @@ class LogReads:
             return 0
         return _segment_of(segments, from_offset).bytes_from(from_offset)
 
+    def bytes_between(self, first: int, end: int) -> int:
+        """About how many bytes the records here have from offset `first` to before `end`."""
+        size = 0
+        for segment in reversed(self._segments):
+            if segment.base_offset < end:
+                size += segment.bytes_between(max(first, segment.base_offset), end)
+            if segment.base_offset <= first:
+                break
+        return size
+
     def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int | None = None) -> int | None:
         """Base offset of the first batch committed at `timestamp_ms` or later, here or in the remote log; None when
         there is none.

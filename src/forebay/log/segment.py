@@ -592,6 +592,17 @@ class LogSegment:
         view = self.view
         return max(view.size - self._index.floor(offset)[1], 0) if self._index_is_loaded else view.size
 
+    def bytes_between(self, first: int, end: int) -> int:
+        """About how many bytes the records have from offset `first` to before `end`, by the index; all of a segment
+        that is damaged."""
+        view = self.view
+        try:
+            index = self._loaded_index()
+        except CorruptBatch:
+            return view.size
+        stop = view.size if end >= view.next_offset else index.floor(end)[1]
+        return max(stop - index.floor(first)[1], 0)
+
     def _position_of(self, offset: int) -> tuple[int, int]:
         """(position, base offset) of the batch that holds `offset`, which must be below the end."""
         slice_ = self.read(offset, 0, self.view.next_offset, min_one_batch=True)

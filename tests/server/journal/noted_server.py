@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from forebay.base.errors import InvalidRequest
+from forebay.codec.log.header import iter_headers
 from forebay.log.log_ends import NoMarks
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
@@ -47,6 +48,14 @@ class Server:
             return sum(piece.nbytes for piece in self.log_batches(bucket, first, end) or ())
         except InvalidRequest:
             return 0
+
+    def part_end(self, bucket: TableBucket, first: int, end: int, size_bytes: int) -> int:
+        for piece in self.log_batches(bucket, first, end) or ():
+            if size_bytes <= 0:
+                break
+            size_bytes -= piece.nbytes
+            first = max(header.next_offset for _, header in iter_headers(piece))
+        return first
 
     def file_part(self, name: str, position: int, end: int) -> bytes | None:
         content = self.files.get(name)

@@ -226,6 +226,8 @@ def test_a_new_machine_begins_at_the_checkpoint_before_if_the_newest_is_not_ther
 
 
 def test_the_uploads_go_on_where_deleting_fails(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.server.journal.server_journal._DELETION_SECONDS", 0.0)
+    monkeypatch.setattr("forebay.server.journal.server_journal._RETRY_SECONDS", 1e6)  # no upload waits for it
     conn = start("data")
     table = conn.create_table("fluss.log", COLUMNS)
     store = journal_of(conn).store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import threading
 import time
@@ -16,13 +17,14 @@ import pytest
 
 import forebay
 from forebay import Connection, Table
-from forebay.base.errors import Conflict, CorruptData, ForebayError, StorageFailure, Unavailable
+from forebay.base.errors import Conflict, CorruptData, ForebayError, InternalError, StorageFailure, Unavailable
 from forebay.inprocess import EmbeddedConnection
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.server.config import server_config
 from forebay.server.handlers import offsets
 from forebay.server.journal.server_journal import ServerJournal
+from forebay.server.journal.uploader import JournalUploader
 from forebay.server.standby.standby import Standby
 from forebay.store import journal as journal_module
 from forebay.store.directory import DirectoryStore
@@ -145,6 +147,43 @@ def test_what_a_crash_kept_from_the_store_is_stored_after_the_next_start(
     assert len(rows(again, "fluss.kv")) == 2  # its log is noted when the bucket is opened
     store(again)
     assert len(rows(start("elsewhere"), "fluss.kv")) == 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_of_ours_ends_the_server_and_lets_nobody_wait(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    conn = start("home", durability="store")
+    table = conn.create_table("fluss.kv", KV, primary_key="id")
+
+    def fails(*_args: object, **_more: object) -> bool:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(JournalUploader, "upload", fails)
+    with pytest.raises(ForebayError):
+        table.upsert([{"id": 1, "v": "x"}])
+    with pytest.raises(InternalError, match="ended by a fault of the server: ValueError"):
+        journal_of(conn).wait_until_stored(PATIENCE)
+
+
+def test_a_log_that_the_store_lacks_is_stored_in_objects_of_bounded_size(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start("home")
+    log = conn.create_table("fluss.log", KV)
+    store(conn)
+    with monkeypatch.context() as patch:
+        patch.setattr("forebay.server.journal.uploader.JournalUploader.upload", lambda *_args, **_more: False)
+        for number in range(40):
+            log.append([{"id": number, "v": random.Random(number).randbytes(4000).hex()}])
+        conn.close()
+    monkeypatch.setitem(JournalUploader.__init__.__kwdefaults__, "object_bytes", 20_000)
+    again = start("home")
+    before = set((tmp_path / "store" / "journal").iterdir())
+    assert len(rows(again, "fluss.log")) == 40
+    store(again)
+    sizes = [path.stat().st_size for path in (tmp_path / "store" / "journal").iterdir() if path not in before]
+    assert max(sizes) < 60_000
+    assert sum(sizes) > 100_000
+    assert len(rows(start("elsewhere"), "fluss.log")) == 40
 
 
 def test_starts_whose_fences_come_late_do_not_lock_the_directory_out(

@@ -152,6 +152,32 @@ def test_a_large_backlog_becomes_several_objects_in_order(store: DirectoryStore,
     assert copy_of(store).content(TableBucket(1, 0)) == content_of(log, 20)
 
 
+def test_a_note_of_many_rows_becomes_several_objects(store: DirectoryStore, writer: JournalWriter) -> None:
+    """A log is opened that grew while the store was away."""
+    server = Server()
+    log = server.open_log(1)
+    for _ in range(20):
+        log.append_as_leader(make_batch(1, bytes(300)))
+    log.sync()
+    log.close()
+    server.feed = JournalFeed()
+    statements = [ChangingStatement("BEFORE", ()), ChangingStatement("AFTER", ())]
+    server.feed.metadata_committed(statements[:1])
+    log = server.open_log(1)
+    server.feed.metadata_committed(statements[1:])
+    uploader = JournalUploader(server.feed, writer, server, object_bytes=1000)
+    noted, ends = server.feed.noted, [0]
+    while not uploader.wait(noted, timeout=0):
+        assert uploader.upload()
+        copy = copy_of(store)
+        ends.append(copy.end(TableBucket(1, 0)))
+        assert ends[-1] - ends[-2] <= 8, "an object has few of the rows"
+        assert len(copy.statements) == 1 or ends[-1] == 20
+    assert len(ends) > 4
+    assert copy.statements == statements
+    assert copy.content(TableBucket(1, 0)) == content_of(log, 20)
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_the_journal_has_a_prefix_of_what_happened_at_any_time(
     store: DirectoryStore, writer: JournalWriter, seed: int

@@ -83,7 +83,7 @@ class JournalCheckpoints:
             return
         self._prepared_for = anchor
         needed_from = self._needed_from()
-        self._cut_image = None
+        self._cut = self._cut_image = None  # the image that is taken now is not that of an earlier cut
         self._metadata.pass_image(lambda image: self._feed.add(ImageTaken(image)))
         self._note_files()
         self._cut = _Cut(needed_from, self._feed.noted)

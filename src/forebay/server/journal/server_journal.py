@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
 
 from forebay.base import threads
@@ -19,6 +19,7 @@ from forebay.base.errors import (
     CorruptData,
     ErrorCode,
     ForebayError,
+    InternalError,
     InvalidRequest,
     StorageFailure,
     Unavailable,
@@ -26,6 +27,7 @@ from forebay.base.errors import (
 from forebay.base.thread_rules import any_thread
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
+from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.server.journal.checkpoints import JournalCheckpoints
 from forebay.server.journal.feed import FilePart, JournalFeed
@@ -45,6 +47,8 @@ _STATE_SECONDS = 5.0
 """How often the state is saved: what a start has to read of the journal."""
 
 _RETRY_SECONDS = 0.5
+_DELETION_SECONDS = 60.0
+"""When a deletion has failed, the next one is tried after this time."""
 _RENEWAL_SHARE, _LEASE_SHARE = 0.25, 0.9
 """Parts of the lease: after the first it is renewed, after the second nothing is acknowledged any more."""
 _READ_BYTES = 1 << 20
@@ -98,7 +102,7 @@ class ServerJournal:
         self._wake = threads.event()
         self._thread: threads.Thread | None = None
         self._is_stopping = False
-        self._next_save = 0.0
+        self._next_save = self._next_deletion = 0.0
         self.gate: AnswerGate | None = None
         """Holds answers back until they are in the store, if that is wanted."""
         self._lease_end = self._next_renewal = float("inf")
@@ -301,15 +305,12 @@ class ServerJournal:
                 if is_last:
                     self._end_epoch("the server was stopped")
                 self._save_state_if_due(is_last=is_last)
-                if not is_last and uploader.checkpoints is not None and uploader.checkpoints.delete_due():
+                if not is_last and self._delete_due(uploader):
                     self._wake.set()
             except (Fenced, CorruptData) as e:
                 _LOGGER.error("the journal ends here: %s", e)
                 self.is_fenced = isinstance(e, Fenced)
-                uploader.fail(e)
-                if self.gate is not None:
-                    self.gate.fail(e)
-                on_fenced(e)
+                self._end(e, uploader, on_fenced)
                 return
             except ForebayError as e:
                 now = self._clock.monotonic()
@@ -321,8 +322,33 @@ class ServerJournal:
                     uploader.fail(e)
                     return
                 self._clock.sleep(_RETRY_SECONDS)
+            except Exception as e:  # a fault of ours, by which all who wait would wait for ever
+                self._end(InternalError(f"the journal ended by a fault of the server: {e!r}"), uploader, on_fenced)
+                raise
             if is_last:
                 return
+
+    def _end(self, error: ForebayError, uploader: JournalUploader, on_fenced: Callable[[ForebayError], None]) -> None:
+        """Let all who wait for the store fail, and the server stop."""
+        uploader.fail(error)
+        if self.gate is not None:
+            self.gate.fail(error)
+        on_fenced(error)
+
+    def _delete_due(self, uploader: JournalUploader) -> bool:
+        """Delete objects that are not needed any more; return whether there may be more.
+
+        A store that refuses it, as by its policy, does not slow the uploads down.
+        """
+        now = self._clock.monotonic()
+        if uploader.checkpoints is None or now < self._next_deletion:
+            return False
+        try:
+            return uploader.checkpoints.delete_due()
+        except StorageFailure as e:
+            self._next_deletion = now + _DELETION_SECONDS
+            _LOGGER.warning("objects of the journal stay, and are deleted later: %s", e)
+            return False
 
     def stop(self) -> None:
         """Upload what is left, once, and stop. Before the buckets are closed."""
@@ -357,30 +383,48 @@ class _ServerFiles:
         self._replicas, self._fs, self._data_dir = replicas, fs, data_dir
 
     def log_batches(self, bucket: TableBucket, first: int, end: int) -> Iterator[memoryview] | None:
-        try:
-            replica = self._replicas.begin(bucket, counts=False)
-        except Unavailable as e:
-            if e.code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
+        with self._log(bucket) as log:
+            if log is None:
                 return None
-            raise
-        try:
             pieces = []
             while first < end:
-                piece = replica.log.read(first, _READ_BYTES, end)
+                piece = log.read(first, _READ_BYTES, end)
                 if piece.base_offset != first or piece.next_offset == first:
                     raise InvalidRequest(f"the log of bucket {bucket} has no batch from offset {first} to {end}")
                 pieces.append(piece.data)
                 first = piece.next_offset
             return iter(pieces)
+
+    @contextmanager
+    def _log(self, bucket: TableBucket) -> Iterator[LogTablet | None]:
+        """The log of a bucket; None if it was dropped."""
+        try:
+            replica = self._replicas.begin(bucket, counts=False)
+        except Unavailable as e:
+            if e.code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
+                raise
+            yield None
+            return
+        try:
+            yield replica.log
         finally:
             self._replicas.end(replica)
 
     def log_bytes(self, bucket: TableBucket, first: int, end: int) -> int:
         replica = self._replicas.opened(bucket)
-        if replica is None:
-            return 0
-        log = replica.log
-        return max(log.readable_bytes(first, end) - log.readable_bytes(end, log.log_end_offset), 0)
+        if replica is not None:
+            return replica.log.bytes_between(first, end)
+        with self._log(bucket) as log:
+            return 0 if log is None else log.bytes_between(first, end)
+
+    def part_end(self, bucket: TableBucket, first: int, end: int, size_bytes: int) -> int:
+        with self._log(bucket) as log:
+            while log is not None and size_bytes > 0 and first < end:
+                piece = log.read(first, min(_READ_BYTES, size_bytes), end)
+                if piece.next_offset <= first:
+                    break
+                first, size_bytes = piece.next_offset, size_bytes - piece.data.nbytes
+        return first
 
     def file_part(self, name: str, position: int, end: int) -> bytes | None:
         try:

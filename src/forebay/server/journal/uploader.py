@@ -3,7 +3,8 @@
 Nouns: the *stored count* is the number of notes that are in the journal; the *stored end* of a log is the offset up to
 which its rows are.
 
-An object has a prefix of the notes that are left. Notes of one log are one entry.
+An object has a prefix of the notes that are left. Notes of one log are one entry. A note of more rows than an object
+takes, as of a log whose server was stopped while the store was away, becomes several objects.
 
 Threads: one uploads; `stored_end` and `wait` may be called in any thread.
 """
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 OBJECT_BYTES = 32 << 20
-"""An object gets no further note when its payloads have this size; a note's own rows may exceed it."""
+"""An object gets no further note when its payloads have this size; the last note may exceed it, by as much."""
 
 
 class NotedFiles(Protocol):
@@ -54,6 +55,10 @@ class NotedFiles(Protocol):
 
     def log_bytes(self, bucket: TableBucket, first: int, end: int) -> int:
         """About how many bytes these batches have; 0 if there are none (any more)."""
+        ...
+
+    def part_end(self, bucket: TableBucket, first: int, end: int, size_bytes: int) -> int:
+        """The end of a batch of a log, by `end`, up to which there are at least so many bytes from `first` on."""
         ...
 
     def file_part(self, name: str, position: int, end: int) -> bytes | None:
@@ -81,6 +86,8 @@ class _Object:
     others: list[tuple[format_.Entry, Buffer | None]] = field(default_factory=list)
     has_image: bool = False
     is_anchor: bool = False
+    is_part: bool = False
+    """Whether it has a part of a note, which is not counted yet."""
 
 
 class JournalUploader:
@@ -180,7 +187,7 @@ class JournalUploader:
         if self._writer.number > number:
             self.objects += 1
         self._next, self._is_sent = None, False
-        self.was_full = stored.is_anchor or stored.size_bytes >= self._object_bytes
+        self.was_full = stored.is_anchor or stored.is_part or stored.size_bytes >= self._object_bytes
         ends = {bucket: range_.end for bucket, range_ in stored.logs.items()}
         self._ends |= ends
         if self._on_stored is not None and ends:
@@ -193,7 +200,7 @@ class JournalUploader:
                 self.checkpoints.image_stored(self._writer.number)
             if stored.is_anchor:
                 self.checkpoints.anchor_stored(self._writer.number, self._ends)
-        return bool(stored.count) or even_if_empty or stored.is_anchor
+        return bool(stored.count) or even_if_empty or stored.is_anchor or stored.is_part
 
     def _take_anchor(self, *, even_if_empty: bool) -> _Object | None:
         """The object for an anchor, if the next one is: it has the checkpoint alone, because it stays for ever."""
@@ -205,9 +212,29 @@ class JournalUploader:
 
     def _take_notes(self) -> _Object:
         taken = _Object()
-        while taken.size_bytes < self._object_bytes and self._feed.first() is not None:
+        while taken.size_bytes < self._object_bytes and (first := self._feed.first()) is not None:
+            if type(first.note) is LogEnd:
+                size = self._size_of(taken, first.note)
+                if size >= 2 * self._object_bytes and (taken.count or self._take_part(taken, first.note, first.at_ms)):
+                    break
+                taken.size_bytes += size
             self._take_note(taken)
         return taken
+
+    def _size_of(self, taken: _Object, note: LogEnd) -> int:
+        """About how many bytes a note adds to an object."""
+        range_ = taken.logs.get(note.bucket)
+        end = self.stored_end(note.bucket) if range_ is None else range_.end
+        return self._files.log_bytes(note.bucket, end, note.end) if note.end > end else 0
+
+    def _take_part(self, taken: _Object, note: LogEnd, at_ms: int) -> bool:
+        """Take the first rows of a note, which stays, unless it has one batch; return whether they are taken."""
+        stored = self.stored_end(note.bucket)
+        end = self._files.part_end(note.bucket, stored, note.end, self._object_bytes)
+        if stored < end < note.end:
+            taken.logs[note.bucket] = _LogRange(stored, end)
+            taken.first_ms, taken.is_part = at_ms, True
+        return taken.is_part
 
     def _take_note(self, taken: _Object) -> None:
         at_ms, note = self._feed.take()
@@ -247,9 +274,7 @@ class JournalUploader:
                 f"the log of bucket {bucket} ends at offset {end}, and the journal has its records up to {range_.end}: "
                 "the disk has lost records; restore this server from its store"
             )
-        if end > range_.end:
-            taken.size_bytes += self._files.log_bytes(bucket, range_.end, end)
-            range_.end = end
+        range_.end = end
 
     def _entries(self, taken: _Object) -> list[tuple[format_.Entry, Buffer | None]]:
         """The entries of an object, which gets further notes if a log was cut after those that it has.
