@@ -482,12 +482,14 @@ class ForebayServer:
         self, store: MetadataStore, catalog: TableCatalog, replicas: ReplicaManager, reserve: DiskReserve, data_dir: str
     ) -> TransactionManager:
         config = self.config
+        feed = None if self._journal is None else self._journal.feed
         transactions = TransactionManager(
             store,
             StageFiles(
                 self._injected.fs,
                 names.join(data_dir, names.STAGES_FOLDER),
-                None if self._journal is None else self._journal.feed.file_grew,
+                None if feed is None else feed.file_grew,
+                None if feed is None else feed.file_removed,
             ),
             catalog,
             replicas,
@@ -503,8 +505,11 @@ class ForebayServer:
     def _lake_parts(self, store: MetadataStore, data_dir: str) -> LakeParts:
         injected = self._injected
         tiering = TieringManager(injected.clock)
-        grew = None if self._journal is None else self._journal.feed.file_grew
-        snapshots = LakeSnapshots(injected.fs, data_dir, store, injected.clock, injected.ids, grew)
+        feed = None if self._journal is None else self._journal.feed
+        snapshots = LakeSnapshots(
+            injected.fs, data_dir, store, injected.clock, injected.ids,
+            None if feed is None else feed.file_grew, None if feed is None else feed.file_removed,
+        )  # fmt: skip
         tables = LakeTables(self.config.lake, tiering, snapshots, injected.create_lake_storage)
         return LakeParts(tables, snapshots, tiering, store.take(COORDINATOR_EPOCH_COUNTER))
 

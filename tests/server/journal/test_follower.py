@@ -106,6 +106,7 @@ def assert_same(primary: Primary, copy: Path) -> None:
         copied.close()
     for name, content in primary.files.items():
         assert (copy / name).read_bytes() == content
+    assert primary.files or not list((copy / "stages").rglob("*"))
 
 
 def test_a_copy_has_tables_rows_and_files(
@@ -193,12 +194,33 @@ def test_a_follower_that_goes_on_remembers_checkpoints_and_fences(
     again.close()
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_a_follower_that_dies_at_any_time_goes_on(
-    tmp_path: Path, primary: Primary, follow: Callable[[], JournalFollower], seed: int
+def test_a_file_that_is_written_again_in_parts_is_whole_all_the_time(
+    tmp_path: Path, primary: Primary, follow: Callable[[], JournalFollower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(seed)
+    monkeypatch.setattr("forebay.server.journal.feed._PART_BYTES", 3)
+    monkeypatch.setattr(primary.uploader, "_object_bytes", 3)  # an object for each part
+    primary.files["stages/1/a"] = b"12345678"
+    primary.feed.file_grew("stages/1/a", 0, 8)
+    upload(primary)
     follower = follow()
+    follower.follow()
+    primary.feed.file_grew("stages/1/a", 0, 8)
+    upload(primary)
+    count = 0
+    while follower.follow_one() is not None:
+        assert (tmp_path / "copy" / "stages" / "1" / "a").read_bytes() == b"12345678"
+        count += 1
+    assert count == 3
+    follower.close()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_follower_that_dies_at_any_time_goes_on(
+    tmp_path: Path, primary: Primary, follow: Callable[[], JournalFollower], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("forebay.server.journal.feed._PART_BYTES", 3)
+    rng = random.Random(seed)
+    follower, stage = follow(), "stages/0/a"
     primary.metadata.put_database(DatabaseInfo("db", None, {}, 1, 1))
     for step in range(80):
         tables = list(primary.by_table)
@@ -222,9 +244,15 @@ def test_a_follower_that_dies_at_any_time_goes_on(
             case 7:
                 primary.metadata.put_producer_offsets(f"p{step % 3}", step + 5, b"\x00", step)
             case 8:
-                before = primary.files.get("stage", b"")
-                primary.files["stage"] = before + b"%d" % step
-                primary.feed.add(FilePart("stage", len(before), len(primary.files["stage"])))
+                before = primary.files.get(stage, b"")
+                primary.files[stage] = before + b"%d" % step
+                primary.feed.add(FilePart(stage, len(before), len(primary.files[stage])))
+            case 9 if primary.files and rng.random() < 0.2:
+                primary.files.clear()
+                primary.feed.file_removed(stage.rpartition("/")[0])
+                stage = f"stages/{step}/a"
+            case 9 if primary.files and rng.random() < 0.2:  # as for a checkpoint
+                primary.feed.file_grew(stage, 0, len(primary.files[stage]))
             case _:
                 primary.uploader.upload()
                 follower.follow_one()

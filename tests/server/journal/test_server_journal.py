@@ -150,7 +150,7 @@ def test_what_a_crash_kept_from_the_store_is_stored_after_the_next_start(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fault_of_ours_ends_the_server_and_lets_nobody_wait(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_ends_the_server_and_all_waiting(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     conn = start("home", durability="store")
     table = conn.create_table("fluss.kv", KV, primary_key="id")
 

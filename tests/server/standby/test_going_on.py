@@ -26,6 +26,7 @@ from forebay.server.standby.boundary import Boundary
 from forebay.server.standby.reads import serve_reads
 from forebay.server.standby.standby import Standby
 from forebay.server.standby.standby_server import StandbyServer
+from forebay.server.transactions.stages import StageFiles
 from forebay.store.journal import JournalObject, newest_object
 from forebay.store.opening import open_store
 from tests.patience import PATIENCE, until
@@ -378,3 +379,29 @@ def test_a_standby_goes_on_after_failures_of_its_own_disk(
     log.append(rows(100))
     standby.await_all(primary)
     assert standby.conn.table("fluss.log").scan().to_arrow().num_rows == 40
+
+
+def test_what_transactions_have_staged_leaves_the_standby_when_it_is_written(
+    primary: EmbeddedConnection, standby: ReadingStandby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.server.journal.feed._PART_BYTES", 100)
+    monkeypatch.setattr(StageFiles, "remove", lambda *_: None)
+    kv = primary.create_table("fluss.kv", {"id": "BIGINT", "v": "STRING"}, primary_key="id")
+    with primary.transaction("app", 1) as transaction:
+        transaction.upsert("fluss.kv", rows(0, 100))
+    standby.await_all(primary)
+    home, copy = Path(primary.server.server.config.data_dir), Path(standby.reads.server._standby_dir)
+    staged = {path.relative_to(home): path.read_bytes() for path in home.rglob("*.stage")}
+    assert sum(map(len, staged.values())) > 300
+    assert {path: (copy / path).read_bytes() for path in staged} == staged
+    monkeypatch.undo()
+    with primary.transaction("app", 2) as transaction:
+        transaction.upsert("fluss.kv", rows(100, 100))
+
+    def left(folder: Path) -> set[Path]:
+        return {path.relative_to(folder) for path in folder.rglob("*.stage")}
+
+    until(lambda: left(home) == staged.keys(), "the primary removes what it has written")
+    standby.await_all(primary)
+    assert left(copy) == staged.keys()
+    assert kv.scan().to_arrow().num_rows == 200

@@ -21,6 +21,9 @@ from forebay.log.log_ends import EndMarks
 from forebay.metadata.table import TableBucket
 from forebay.server.metadata_store import ChangingStatement
 
+_PART_BYTES = 8 << 20
+"""A file is noted in parts of this size: the rows that a transaction has staged may be many objects."""
+
 
 class LogEnd(NamedTuple):
     """A log is synced up to `end`."""
@@ -98,7 +101,14 @@ class JournalFeed:
 
     def file_grew(self, name: str, position: int, end: int) -> None:
         """Note bytes of a file of the data directory, which are durable."""
+        while position + _PART_BYTES < end:
+            self.add(FilePart(name, position, position + _PART_BYTES))
+            position += _PART_BYTES
         self.add(FilePart(name, position, end))
+
+    def file_removed(self, name: str) -> None:
+        """Note that a file or folder of the data directory is gone."""
+        self.add(FileRemoval(name))
 
     def first(self) -> TimedNote | None:
         """The oldest note, which stays until `take`; None if there is none."""

@@ -71,14 +71,18 @@ class FollowedLogs:
             self.ends[bucket] = self.copied[bucket].end_offset
         return True
 
-    def grow(self, bucket: TableBucket, first: int, batches: memoryview) -> None:
-        """Append batches from offset `first` on, but for those that the log has."""
+    def grow(self, bucket: TableBucket, first: int, batches: memoryview, *, is_repeated: bool = False) -> None:
+        """Append batches from offset `first` on, but for those that the log has.
+
+        `is_repeated`: an earlier process may have appended them, and may have cut the log after that.
+        """
         log = self._open(bucket, first)
         if log is None:
             return
         for position, header in iter_headers(batches):
             if header.base_offset >= log.log_end_offset:
-                log.append_as_follower(batches[position:])
+                if header.base_offset == log.log_end_offset or not is_repeated:
+                    log.append_as_follower(batches[position:])
                 break
         self.ends[bucket] = log.log_end_offset
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
@@ -29,7 +29,7 @@ from forebay.server.journal.followed_metadata import FollowedMetadata, removed_f
 from forebay.server.journal.skimming import newest_segments
 from forebay.server.metadata_store import METADATA_FILE, DatabaseFile, LocalDatabaseFile, StateSnapshot
 from forebay.server.storage.log_epochs import mark_restored
-from forebay.store.journal import JournalCursor, JournalObject, newest_checkpoint, newest_object
+from forebay.store.journal import JournalCursor, JournalObject, last_number, newest_checkpoint, newest_object
 from forebay.store.journal_ahead import ObjectsAhead
 from forebay.store.journal_format import (
     Entry,
@@ -76,8 +76,11 @@ class JournalFollower:
         """Up to which object of the journal logs may lack what remote logs got later."""
         self._ahead: ObjectsAhead | None = None
         self.cursor = JournalCursor(store, store_id)
+        self._repeated_until = 0
+        """Objects up to this one may have been repeated by an earlier process."""
         if self._read_position(database):
             self.cursor.require_place()
+            self._repeated_until = last_number(store, self.cursor.number)
             if self.cursor.number == 0:
                 self._clear()
         self._save_position()  # before anything else: a directory without a position is a server's
@@ -225,7 +228,7 @@ class JournalFollower:
                 case LogGrew() | LogCut():
                     self._apply_to_log(found, each)
                 case FileWritten(name, position):
-                    self._write_file(name, position, found.payload(each))
+                    self._write_file(found, name, position, found.payload(each))
                 case Removed(name):
                     self._remove(name)
                 case EpochBegan():
@@ -241,7 +244,8 @@ class JournalFollower:
         match each.entry:
             case LogGrew(bucket, first, end):
                 if not self.logs.skip(bucket, end):
-                    self.logs.grow(bucket, first, memoryview(found.payload(each)))
+                    is_repeated = found.footer.identity.number <= self._repeated_until
+                    self.logs.grow(bucket, first, memoryview(found.payload(each)), is_repeated=is_repeated)
             case LogCut(bucket, end):
                 self.logs.cut(bucket, end)
 
@@ -257,23 +261,33 @@ class JournalFollower:
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
-    def _write_file(self, name: str, position: int, content: bytes) -> None:
+    def _write_file(self, found: JournalObject, name: str, position: int, content: bytes) -> None:
         path = names.join(self._folder, name)
         self._fs.make_directories(path.rpartition("/")[0])
         with closing(self._fs.open_append(path)) as file:
             if file.size < position:
+                if found.footer.identity.number <= self._repeated_until:
+                    return  # the file was removed by a later object, before a crash
                 raise CorruptData(f"{path} has {file.size} bytes, and the journal goes on at byte {position}")
-            file.truncate(position)
-            file.append([content])
-            file.sync()
+            # For checkpoints all files are written again, in parts: what is there is not cut back meanwhile.
+            if not self._has(path, position, content):
+                file.truncate(position)
+                file.append([content])
+                file.sync()
+
+    def _has(self, path: str, position: int, content: bytes) -> bool:
+        with closing(self._fs.open_reader(path)) as reader:
+            return reader.size() > position and reader.pread(position, len(content)) == content
 
     def _remove(self, name: str) -> None:
         path = names.join(self._folder, name)
-        try:
-            self._fs.remove(path)
-        except FileMissing:
+        folder = path.rpartition("/")[0]
+        if not self._fs.exists(folder):
             return
-        self._fs.sync_directory(path.rpartition("/")[0])
+        self._fs.remove_tree(path)
+        with suppress(FileMissing):
+            self._fs.remove(path)
+        self._fs.sync_directory(folder)
 
     # ---- ends -------------------------------------------------------------------------------------------------------
 

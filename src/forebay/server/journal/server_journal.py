@@ -30,7 +30,7 @@ from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.server.journal.checkpoints import JournalCheckpoints
-from forebay.server.journal.feed import FilePart, JournalFeed
+from forebay.server.journal.feed import JournalFeed
 from forebay.server.journal.journal_state import write_journal_state
 from forebay.server.journal.store_gate import AnswerGate, LeaseGate, StoreGate
 from forebay.server.journal.taking_over import TakenStore
@@ -150,7 +150,7 @@ class ServerJournal:
     def note_file(self, name: str) -> None:
         """Note a whole file of the data directory, if it is there."""
         with suppress(FileMissing), closing(self._fs.open_reader(names.join(self._data_dir, name))) as file:
-            self.feed.add(FilePart(name, 0, file.size()))
+            self.feed.file_grew(name, 0, file.size())
 
     def note_files(self, folder: str) -> None:
         """Note all files below a folder of the data directory: what an earlier process has written may be missing."""
@@ -159,7 +159,7 @@ class ServerJournal:
                 if entry.is_directory:
                     self.note_files(f"{folder}/{entry.name}")
                 elif not names.is_temporary(entry.name):
-                    self.feed.add(FilePart(f"{folder}/{entry.name}", 0, entry.size_bytes))
+                    self.feed.file_grew(f"{folder}/{entry.name}", 0, entry.size_bytes)
 
     def start(
         self,

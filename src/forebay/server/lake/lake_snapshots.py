@@ -88,11 +88,11 @@ class LakeSnapshots:
 
     def __init__(
         self, fs: FileSystem, data_dir: str, store: MetadataStore, clock: Clock, ids: IdSource,
-        grew: Callable[[str, int, int], None] | None = None,
+        grew: Callable[[str, int, int], None] | None = None, removed: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         """`grew` is called with each new file of offsets: its path relative to `data_dir`, 0 and its size; before a
-        snapshot refers to it."""
-        self._grew = grew
+        snapshot refers to it. `removed` is called with the path of each file that was removed."""
+        self._grew, self._removed = grew, removed
         self._fs = fs
         self._data_dir = data_dir
         self._store = store
@@ -261,6 +261,9 @@ class LakeSnapshots:
                 continue
             except ForebayError as e:
                 _LOGGER.warning("cannot remove %s: %s", path, e)
+                continue
+            if self._removed is not None:
+                self._removed(path)
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 

@@ -74,11 +74,18 @@ class Stage:
 class StageFiles:
     """The files of all stages, below one folder. A few of those that grow are kept open."""
 
-    def __init__(self, fs: FileSystem, folder: str, grew: Callable[[str, int, int], None] | None = None) -> None:
-        """`grew` is called with each finished stage: its path relative to the data directory, 0 and its size."""
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        grew: Callable[[str, int, int], None] | None = None,
+        removed: Callable[[str], None] | None = None,
+    ) -> None:
+        """`grew` is called with each finished stage: its path relative to the data directory, 0 and its size; `removed`
+        with the folder of each transaction whose stages were removed."""
         self._fs = fs
         self._folder = folder
-        self._grew = grew
+        self._grew, self._removed = grew, removed
         self._lock = threads.lock()
         self._open: OrderedDict[str, AppendFile] = OrderedDict()
 
@@ -183,7 +190,7 @@ class StageFiles:
             stage.size_bytes += sum(len(buffer) for buffer in end)
             stage.is_finished = True
             if self._grew is not None:
-                self._grew(stage.path.removeprefix(f"{self._folder.rpartition('/')[0]}/"), 0, stage.size_bytes)
+                self._grew(self._relative(stage.path), 0, stage.size_bytes)
         self.close(stage)
 
     def _append(self, stage: Stage, buffers: Sequence[bytes | memoryview], *, syncs: bool = False) -> None:
@@ -296,6 +303,12 @@ class StageFiles:
         folder = self.folder_of(transaction_id)
         if self._fs.exists(folder):
             self._fs.remove_tree(folder)
+            if self._removed is not None:
+                self._removed(self._relative(folder))
+
+    def _relative(self, path: str) -> str:
+        """A path, relative to the data directory."""
+        return path.removeprefix(f"{self._folder.rpartition('/')[0]}/")
 
 
 class _Head(NamedTuple):
