@@ -85,9 +85,9 @@ def test_rows_of_remote_logs_are_left_out(
     grown: list[int] = []
     grow = FollowedLogs.grow
 
-    def noted(self: FollowedLogs, bucket: TableBucket, first: int, batches: memoryview) -> None:
+    def noted(self: FollowedLogs, bucket: TableBucket, first: int, batches: memoryview, **more: bool) -> None:
         grown.append(list(iter_headers(batches))[-1][1].next_offset)
-        grow(self, bucket, first, batches)
+        grow(self, bucket, first, batches, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(FollowedLogs, "grow", noted)
