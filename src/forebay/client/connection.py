@@ -94,6 +94,18 @@ class Connection(Session):
                 table = self.cluster.table_info(path)
         return Table(self, table, may_read_standby=True)
 
+    @property
+    def reads(self) -> Session:
+        """Whom to ask for rows as they are now: the standby of `client.read.standby` while that one answers."""
+        if self.settings["client.read.standby"] is None:
+            return self
+        from forebay.client.standby_session import StandbySession
+
+        with self._lock:
+            if self._standby is None:
+                self._standby = StandbySession(self, self._dial)
+            return self._standby
+
     def transaction(self, application: str | None = None, version: int | None = None) -> Transaction:
         """A transaction: rows of any tables that become visible together, once.
 

@@ -109,16 +109,8 @@ class Session:
 
     @property
     def reads(self) -> Session:
-        """Whom to ask for rows as they are now, by `answer` and `reading`: it goes to the standby of
-        `client.read.standby` while that one answers, if there is one."""
-        if self.settings["client.read.standby"] is None:
-            return self
-        from forebay.client.standby_session import StandbySession
-
-        with self._lock:
-            if self._standby is None:
-                self._standby = StandbySession(self, self._dial)
-            return self._standby
+        """Whom to ask for rows as they are now, by `answer` and `reading`."""
+        return self
 
     def answer(self, call: Callable[[Session], A]) -> A:
         """The result of a call, which is given the connection to ask."""

@@ -65,7 +65,7 @@ class DirectoryStore:
         """Raise `StorageFailure` if the directory is another one now.
 
         A file system that is not mounted any more leaves an empty directory. It has no object that a reader asks for,
-        and would take some that nobody finds again.
+        and would take some that no reader finds again.
         """
         if self._seen and not self._files.exists(self._seen):
             raise StorageFailure(

@@ -37,7 +37,7 @@ class ObjectsAhead:
     def take(self, number: int) -> JournalObject:
         """The object with this number; those before it that were not taken are dropped.
 
-        Raises what reading it has raised; then it is read anew by the next call.
+        Raises what reading it has raised; then it is read again by the next call.
         """
         while number <= self._last and (found := self._next()) is not None:
             if found[0] == number:

@@ -253,7 +253,7 @@ class JournalUploader:
                 taken.others.append((format_.MetadataChanged(at_ms), payload))
             case FilePart(name, position, end):
                 part = self._files.file_part(name, position, end)
-                if part is not None and len(part) == end - position:  # else it was removed, and perhaps made again
+                if part is not None and len(part) == end - position:  # else it was removed, and perhaps created again
                     taken.size_bytes += len(part)
                     taken.others.append((format_.FileWritten(name, position), part))
             case ImageTaken(image):
