@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from forebay.base.errors import AccessDenied, InvalidRequest, StorageFailure, UnsupportedOperation
+from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOperation
 from forebay.base.locations import below
 from forebay.store.objects import ObjectEntry, ObjectMissing
 
@@ -106,7 +106,10 @@ class CloudStore:
         except FileNotFoundError as e:
             raise ObjectMissing(f"there is no object {name} in {self.location}") from e
         except (errors.PermissionDeniedError, errors.UnauthenticatedError) as e:
-            raise AccessDenied(f"{where}: {_first_line(e)}") from e
+            # It is this process that is denied, perhaps for a moment, and no client of a server.
+            raise StorageFailure(
+                f"{where}: the credentials of this process do not allow it (docs/store.md): {_first_line(e)}"
+            ) from e
         except errors.NotSupportedError as e:
             raise UnsupportedOperation(f"{where}: {_first_line(e)}") from e
         except (errors.BaseError, OSError) as e:
