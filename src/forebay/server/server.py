@@ -13,7 +13,6 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +63,7 @@ from forebay.server.metadata_store import (
     LocalDatabaseFile,
     MetadataStore,
 )
+from forebay.server.remote_log.planned_objects import PlannedObjects
 from forebay.server.remote_log.remote_log import SegmentReaders
 from forebay.server.remote_log.remote_logs import RemoteLogs
 from forebay.server.remote_log.tiering import LogTiering, TieringSettings
@@ -104,7 +104,8 @@ _PRODUCERS_SECONDS = 3600.0
 _STORE_READS_AT_ONCE = 8
 """Reads of log segments in the store, each of which waits for it."""
 _STORED_SECONDS = 60.0
-"""How long the deletion of objects waits for the journal before it is left for the next time."""
+"""How long objects are not created or deleted, because they wait for the journal, before they are left for the next
+time."""
 _ENDS_SECONDS = 0.2
 """How often the ends of logs are made durable while they change. After a power failure, damage of what was synced
 earlier is distinguished from a torn write."""
@@ -132,6 +133,8 @@ class _RemoteParts:
 
     logs: RemoteLogs
     states: StateSnapshots
+    downloads: KvSnapshots | None
+    """Snapshots for clients, if they read the store themselves."""
 
 
 @dataclass
@@ -331,7 +334,7 @@ class ForebayServer:
         self._context = ServerContext(
             config, catalog, store, replicas, scanners, table_snapshots, transactions, notifier, injected.clock, lake,
             coordinator, io, store_io, limits, counters, epochs, gate, None if remote is None else remote.logs,
-            self._kv_snapshots(store), journal,
+            None if remote is None else remote.downloads, journal,
         )  # fmt: skip
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
@@ -377,24 +380,28 @@ class ForebayServer:
         return ServerJournal(store, taken, injected.fs, directory.path, settings, injected.clock)
 
     def _remote_parts(self, store: ObjectStore, metadata: MetadataStore) -> _RemoteParts:
-        injected, retention_ms = self._injected, self.config.value("store.retention")
-        states = StateSnapshots(metadata, store, injected.fs, injected.clock, injected.ids, retention_ms)
-        return _RemoteParts(self._remote_logs(store, metadata), states)
+        config, injected, planned = self.config, self._injected, self._planned_objects(metadata)
+        clock, ids, retention_ms = injected.clock, injected.ids, config.value("store.retention")
+        states = StateSnapshots(metadata, store, planned, injected.fs, clock, ids, retention_ms)
+        downloads = None
+        if config.value("store.client-access") == "direct":
+            scratch = str(Path(config.data_dir).absolute())
+            downloads = KvSnapshots(KvSnapshotList(metadata), store, planned, clock, ids, retention_ms, scratch)
+        return _RemoteParts(self._remote_logs(store, metadata), states, downloads)
 
     def _remote_logs(self, store: ObjectStore, metadata: MetadataStore) -> RemoteLogs:
+        injected, retention_ms = self._injected, self.config.value("store.retention")
         cache_bytes = self.config.value("remote.log.index-file-cache-size")
         readers = SegmentReaders(store, self.config.log_config, cache_bytes)
-        retention_ms = self.config.value("store.retention")
-        return RemoteLogs(metadata, readers, self._injected.clock, self._injected.ids, retention_ms)
+        planned = self._planned_objects(metadata)
+        return RemoteLogs(metadata, readers, planned, injected.clock, injected.ids, retention_ms)
 
-    def _kv_snapshots(self, metadata: MetadataStore) -> KvSnapshots | None:
-        """The snapshots that clients download, if they read the store themselves."""
-        config, injected, journal = self.config, self._injected, self._journal
-        if journal is None or config.value("store.client-access") != "direct":
-            return None
-        listed, scratch = KvSnapshotList(metadata), str(Path(config.data_dir).absolute())
-        retention_ms = config.value("store.retention")
-        return KvSnapshots(listed, journal.store, injected.clock, injected.ids, retention_ms, scratch)
+    def _planned_objects(self, metadata: MetadataStore) -> PlannedObjects:
+        return PlannedObjects(metadata, self._injected.clock, self._wait_until_stored)
+
+    def _wait_until_stored(self) -> bool:
+        """Wait until the journal has all metadata; return whether it does."""
+        return self._journal is not None and self._journal.wait_until_stored(_STORED_SECONDS)
 
     def _start_journal(self, journal: ServerJournal, context: ServerContext, remote: _RemoteParts) -> None:
         """Upload from now on, and move log segments and state to the store."""
@@ -441,7 +448,7 @@ class ForebayServer:
             context.lake.snapshots,
             TieringSettings(config.value("store.segment-age"), config.value("remote.log.task-max-upload-segments")),
             stored_end=journal.stored_end,
-            wait_until_stored=partial(journal.wait_until_stored, _STORED_SECONDS),
+            wait_until_stored=self._wait_until_stored,
             state_end=remote.states.end,
             put_state=put_state,
             forget=forget,

@@ -1,7 +1,8 @@
 """All remote logs of a server: their lists in the metadata, their objects in the store.
 
 An object is on the list of doomed objects from before it is created until a transaction of the metadata names it, and
-from the transaction that no longer does. So every object is named somewhere at any time, whatever crashes.
+from the transaction that no longer does. The journal has that list before the object is created. So every object is
+named somewhere at any time, whatever crashes.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from forebay.server.remote_log.manifest import (
     tablet_name,
     tablet_of_manifest,
 )
+from forebay.server.remote_log.planned_objects import PlannedObjects
 from forebay.server.remote_log.remote_log import RemoteLogTablet, SegmentReaders, read_writers
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-UPLOAD_MS = 24 * 3600 * 1000
-"""After this time an object that was to be created, and that no segment names, is deleted."""
 _DELETED_AT_ONCE = 1000
 
 
@@ -45,11 +45,17 @@ class RemoteLogs:
     """The remote logs of a server. `log` may be called in any thread, the rest in one."""
 
     def __init__(
-        self, metadata: MetadataStore, readers: SegmentReaders, clock: Clock, ids: IdSource, retention_ms: int
+        self,
+        metadata: MetadataStore,
+        readers: SegmentReaders,
+        planned: PlannedObjects,
+        clock: Clock,
+        ids: IdSource,
+        retention_ms: int,
     ) -> None:
         """`retention_ms`: how long an object stays that is not needed any more."""
         self._metadata, self._readers, self._store = metadata, readers, readers.store
-        self._clock, self._ids, self._retention_ms = clock, ids, retention_ms
+        self._planned, self._clock, self._ids, self._retention_ms = planned, clock, ids, retention_ms
         self._lock = threads.lock()
         self._lists = metadata.remote_logs()
         """Of buckets of which segments were ever copied: up to which offset, and the name of the manifest."""
@@ -114,8 +120,7 @@ class RemoteLogs:
         kept = log.segments if not log.segments or log.segments[-1].end_offset == new[0].start_offset else ()
         manifest = manifest_name(log.tablet, new_id(self._ids))
         created = [manifest, *(name for segment in new for name in segment.objects(log.tablet))]
-        now_ms = self._clock.now_ms()
-        self._metadata.doom_objects(dict.fromkeys(created, now_ms + UPLOAD_MS))
+        self._planned.plan(created)
         for upload, segment in zip(uploads, new, strict=True):
             for name, content in _contents(upload, segment.objects(log.tablet)):
                 self._store.upload(name, content)
@@ -129,7 +134,7 @@ class RemoteLogs:
         removed = len(log.segments) - len(kept)
         if removed and kept:
             manifest = manifest_name(log.tablet, new_id(self._ids))
-            self._metadata.doom_objects({manifest: self._clock.now_ms() + UPLOAD_MS})
+            self._planned.plan([manifest])
             self._store.upload(manifest, [encode_manifest(table, bucket, kept)])
             self._change(bucket, log, manifest, added=(), kept=kept, created=[manifest])
         elif removed:

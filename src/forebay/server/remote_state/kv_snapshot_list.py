@@ -102,7 +102,3 @@ class KvSnapshotList:
                     "AND bucket = ?",
                     (lease_id, *bucket_columns(bucket)),
                 )
-
-    def doom_objects(self, doomed: Mapping[str, int]) -> None:
-        """Note objects to delete, and when, in ms, unless they are listed by then."""
-        self._metadata.doom_objects(doomed)

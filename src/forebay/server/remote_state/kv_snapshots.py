@@ -4,7 +4,7 @@ A table asks for them by a custom property (`SNAPSHOT_FILES_PROPERTY`), and the 
 the store (`store.client-access` = `direct`). Each is made of a checkpoint that has been stored, and has all rows again:
 it costs as much as the state is large. It is listed, and its objects stay, until `store.retention` after the next one
 was made, or longer while a client has a lease on it. Objects are doomed before they are created, and when they leave
-the list.
+the list (`forebay.server.remote_log.remote_logs`).
 
 Prior art: `CompletedSnapshot` and `KvSnapshotLeaseManager` of Apache Fluss.
 """
@@ -27,7 +27,7 @@ from forebay.kv.engines import ENGINES, engine_in
 from forebay.kv.rocksdb_state import write_database
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.remote_log.manifest import new_id
-from forebay.server.remote_log.remote_logs import UPLOAD_MS
+from forebay.server.remote_log.planned_objects import PlannedObjects
 from forebay.server.remote_state.kv_snapshot_list import KvSnapshotFile, KvSnapshotList, StoredKvSnapshot
 from forebay.server.remote_state.state_snapshots import state_folder
 from forebay.store.objects import ObjectStore
@@ -45,11 +45,18 @@ class KvSnapshots:
     """The snapshots of one server that clients download. `put` and `sweep` are for one thread, the rest for any."""
 
     def __init__(
-        self, listed: KvSnapshotList, store: ObjectStore, clock: Clock, ids: IdSource, retention_ms: int, scratch: str
+        self,
+        listed: KvSnapshotList,
+        store: ObjectStore,
+        planned: PlannedObjects,
+        clock: Clock,
+        ids: IdSource,
+        retention_ms: int,
+        scratch: str,
     ) -> None:
         """`retention_ms`: how long a snapshot stays after the next one. `scratch`: a folder for the files while they
         are made, with room for the largest state twice."""
-        self._list, self._store, self._clock, self._ids = listed, store, clock, ids
+        self._list, self._store, self._planned, self._clock, self._ids = listed, store, planned, clock, ids
         self._retention_ms, self._scratch = retention_ms, scratch
 
     # ---- making -----------------------------------------------------------------------------------------------------
@@ -78,7 +85,7 @@ class KvSnapshots:
             KvSnapshotFile(path.name, f"{prefix}/{new_id(self._ids)}", path.stat().st_size)
             for path in sorted(folder.iterdir())
         ]
-        self._list.doom_objects({file.object: self._clock.now_ms() + UPLOAD_MS for file in files})
+        self._planned.plan(file.object for file in files)
         for file in files:
             self._store.upload(file.object, _content(folder / file.name))
         snapshot = StoredKvSnapshot(bucket, number, offset, tuple(files), 0)

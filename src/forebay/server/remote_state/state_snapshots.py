@@ -21,7 +21,7 @@ from forebay.kv.file_checksums import ListedFile
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.metadata_store import MetadataStore, StateSnapshot, StoredStateFile
 from forebay.server.remote_log.manifest import new_id
-from forebay.server.remote_log.remote_logs import UPLOAD_MS
+from forebay.server.remote_log.planned_objects import PlannedObjects
 from forebay.store.objects import ObjectStore
 
 _READ_BYTES = 8 << 20
@@ -39,6 +39,7 @@ class StateSnapshots:
         self,
         metadata: MetadataStore,
         store: ObjectStore,
+        planned: PlannedObjects,
         fs: FileSystem,
         clock: Clock,
         ids: IdSource,
@@ -46,7 +47,7 @@ class StateSnapshots:
     ) -> None:
         """`retention_ms`: how long an object stays that is not needed any more."""
         self._metadata, self._store, self._fs = metadata, store, fs
-        self._clock, self._ids, self._retention_ms = clock, ids, retention_ms
+        self._planned, self._clock, self._ids, self._retention_ms = planned, clock, ids, retention_ms
         self._lock = threads.lock()
         self._snapshots = metadata.state_snapshots()
 
@@ -77,8 +78,7 @@ class StateSnapshots:
                 for listed in checkpoint.files
             ]
             new = [each for each in files if each.listed not in shared]
-            now_ms = self._clock.now_ms()
-            self._metadata.doom_objects({each.object: now_ms + UPLOAD_MS for each in new})
+            self._planned.plan(each.object for each in new)
             for each in new:
                 self._store.upload(each.object, _of_file(self._fs, checkpoint.path, each.listed))
         kept = {each.object for each in files}
