@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -843,3 +844,27 @@ def test_of_too_many_writers_those_silent_the_longest_are_forgotten_and_refused(
     assert sorted(tablet.writer_states()) == [0, 4, 5]
     with pytest.raises(Conflict, match="batch sequence 1 of writer 3 is out of order"):
         tablet.append_as_leader(make_batch(1, writer_id=3, sequence=1))
+
+
+def test_a_closed_segment_has_its_writer_snapshot_as_soon_as_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = faulty_fs()
+    tablet = filled_log(fs)
+    looks = 0
+
+    def looked(work: Callable[..., object], *arguments: object) -> object:
+        """What a thread that copies closed segments sees at this moment."""
+        nonlocal looks
+        for part in tablet.closed_parts(0, tablet.log_end_offset):
+            assert tablet.writer_snapshot(part.end_offset) is not None
+        looks += 1
+        return work(*arguments)
+
+    for step in ("write_atomic", "open_append", "sync_directory"):
+        monkeypatch.setattr(fs, step, partial(looked, getattr(fs, step)))
+    tablet.copied_end = 0  # so that no snapshot is removed
+    start = tablet.closed_parts(0, tablet.log_end_offset)[-1].end_offset
+    for part in tablet.closed_parts(0, start):
+        fs.set_content(names.writer_snapshot_file(FOLDER, part.end_offset), b"of any kind")
+    tablet.roll()
+    assert looks >= 3
+    assert tablet.closed_parts(0, tablet.log_end_offset)[-1].end_offset == tablet.log_end_offset

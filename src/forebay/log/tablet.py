@@ -464,15 +464,15 @@ class LogTablet(LogReads):
 
     def _roll(self) -> LogSegment:
         """Begin a new segment. The active one must not be empty."""
-        active = self._segments[-1]
+        # Before another thread sees that the segment is closed, and copies it: to a remote log goes its snapshot, too.
+        self._segments[-1].flush_index()
+        self.snapshot_writers()
         try:
             segment = LogSegment.create(self._fs, self.folder, self._log_end_offset, self.config)
         except StorageFailure:
             self._undo_roll(self._log_end_offset)
             raise
         self._segments = (*self._segments, segment)
-        active.flush_index()
-        self.snapshot_writers()
         return segment
 
     def _undo_roll(self, base_offset: int) -> None:
