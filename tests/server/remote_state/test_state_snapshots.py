@@ -13,14 +13,16 @@ import pytest
 import forebay
 from forebay import Table
 from forebay.base.ambient import SYSTEM_CLOCK
-from forebay.base.errors import StorageFailure
+from forebay.base.errors import ForebayError, StorageFailure
 from forebay.inprocess import EmbeddedConnection
 from forebay.metadata.table import TableBucket
 from forebay.server.maintenance.retention import LogRetention
 from forebay.server.remote_log.remote_log import RemoteLogTablet
 from forebay.server.remote_state import state_snapshots
 from forebay.server.remote_state.state_snapshots import StateSnapshots
+from forebay.server.storage import replicas
 from forebay.server.storage.replica import BucketReplica
+from forebay.store.directory import DirectoryStore
 from tests.patience import PATIENCE
 from tests.server.journal.copies import many_checkpoints
 
@@ -51,8 +53,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
 
 
 def replica_of(conn: EmbeddedConnection, table: Table) -> BucketReplica:
-    replicas = conn.server.server.context.replicas
-    with replicas.using(TableBucket(table.info.table_id, 0)) as replica:
+    with conn.server.server.context.replicas.using(TableBucket(table.info.table_id, 0)) as replica:
         return replica
 
 
@@ -190,6 +191,34 @@ def test_a_damaged_snapshot_is_no_state(start: Start, tmp_path: Path, caplog: py
     expected = rows(old)
     assert rows(start("new")) == expected
     assert "restoring the state of bucket (table=1, bucket=0) from its changelog alone" in caplog.text
+
+
+def test_a_state_that_is_not_fetched_once_is_fetched_the_next_time(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the bucket cannot be opened: the beginning of its changelog has expired."""
+    many_checkpoints(monkeypatch)  # so that the journal forgets
+    old = start("old", **{"store.retention": "0 s"})
+    table = old.create_table("fluss.kv", COLUMNS, primary_key="id", options={"table.log.ttl": "1 ms"})
+    for first in range(0, 800, 100):
+        fill(table, first, 100)
+        tier(old, table)
+        retain(old)
+    assert replica_of(old, table).log.log_start_offset > 0
+    expected = rows(old)
+    old.close()
+    monkeypatch.setattr(replicas, "_DAMAGE_SECONDS", 0.0)  # look again at once
+    read = DirectoryStore.read
+
+    def cut_off(store: DirectoryStore, name: str, start: int = 0, end: int | None = None) -> bytes:
+        return b"" if name.startswith("kv/") else read(store, name, start, end)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryStore, "read", cut_off)
+        new = start("new")
+        with pytest.raises(ForebayError, match=r"state of table fluss\.kv is at changelog offset 0, and"):
+            rows(new)
+    assert rows(new) == expected
 
 
 def test_a_checkpoint_is_not_removed_while_it_is_copied(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

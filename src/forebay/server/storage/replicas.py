@@ -392,10 +392,14 @@ class ReplicaManager:
                 path_of_state = _kv_folder(self._directory.path, bucket, table)
                 folder = KvFolder(self._fs, path_of_state)
                 # A standby may have left an older copy, behind which the changelog has expired.
+                is_fetched = False
                 if folder.is_new or folder.retained_offset < log.log_start_offset:
-                    self._fetch_state(bucket, path_of_state)
+                    is_fetched = self._fetch_state(bucket, path_of_state)
+                if is_fetched:  # an engine's files are what the last attempt has left, without a fetched state
+                    folder.discard_engine()
                 until = None if loan is None else self._log_store.visible_end(bucket)
-                kv = self._open_kv(bucket, table, log, folder, is_parked=parked is not None, until=until)
+                is_parked = parked is not None and not is_fetched
+                kv = self._open_kv(bucket, table, log, folder, is_parked=is_parked, until=until)
         except BaseException:
             (log.close if loan is None else loan.give_back)()
             raise
@@ -453,13 +457,16 @@ class ReplicaManager:
                 ErrorCode.LOG_STORAGE_EXCEPTION,
             )
 
-    def _fetch_state(self, bucket: TableBucket, path: str) -> None:
-        """Begin with the state that the store has, if it has one."""
+    def _fetch_state(self, bucket: TableBucket, path: str) -> bool:
+        """Fetch the state that the store has, if it has one; return whether it is here now."""
         try:
-            if self._log_store.fetch_state(bucket, path):
-                _LOGGER.info("fetched %s from the store", path)
+            is_fetched = self._log_store.fetch_state(bucket, path)
         except CorruptData as e:
             _LOGGER.warning("%s; restoring the state of bucket %s from its changelog alone", e.message, bucket)
+            return False
+        if is_fetched:
+            _LOGGER.info("fetched %s from the store", path)
+        return is_fetched
 
     def physical_path(self, bucket: TableBucket) -> PhysicalTablePath:
         """The names of a bucket's table and partition. Raises as `table_of` does."""
