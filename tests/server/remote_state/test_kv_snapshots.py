@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,10 @@ from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, LimitExceeded, NotFound, StorageFailure
 from forebay.inprocess import EmbeddedConnection
 from forebay.metadata.table import TableBucket
+from forebay.server.flow.request_limits import RequestLimits
 from forebay.server.journal.store_copy import copy_store
 from forebay.server.remote_state import kv_snapshots
+from forebay.server.remote_state.kv_snapshot_list import KvSnapshotList, StoredKvSnapshot
 from forebay.server.remote_state.kv_snapshots import KvSnapshots
 from forebay.store.opening import open_store
 from tests.patience import PATIENCE
@@ -172,6 +175,76 @@ def test_leases_are_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> No
         conn.admin.acquire_kv_snapshot_lease("two", {bucket: 1}, "1 min")
     clock.jump_wall_clock(60_000)
     conn.admin.acquire_kv_snapshot_lease("two", {bucket: 1}, "1 min")
+
+
+def test_a_lease_that_is_renewed_is_one_lease(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_snapshots, "LEASES_MAX", 1)
+    conn = start()
+    table = create(conn)
+    bucket = TableBucket(table.info.table_id, 0)
+    made(conn, table, 1)
+    for _ in range(3):
+        assert conn.admin.acquire_kv_snapshot_lease("one", {bucket: 1}, "1 min") == {}
+
+
+def test_a_lease_that_is_acquired_during_a_sweep_keeps_its_snapshot(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start()
+    table = create(conn)
+    bucket = TableBucket(table.info.table_id, 0)
+    made(conn, table, 1)
+    clock = clock_of(conn)
+    made(conn, table, 2)
+    clock.jump_wall_clock(RETENTION_MS)
+    snapshots = KvSnapshotList.snapshots
+
+    def leases(listed: KvSnapshotList, of: TableBucket | None = None) -> list[StoredKvSnapshot]:
+        if of is None:  # the sweep looks for those to remove
+            assert snapshots_of(conn).lease("job", {bucket: 1}, 60_000) == set()
+        return snapshots(listed, of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KvSnapshotList, "snapshots", leases)
+        tier(conn)
+    assert listed(conn) == [2, 1]
+    clock.jump_wall_clock(60_000)
+    tier(conn)
+    assert listed(conn) == [2]
+    assert snapshots_of(conn).lease("job", {bucket: 1}, 60_000) == {bucket}
+
+
+@pytest.mark.parametrize("access", ["direct", "server"])
+def test_a_lease_request_names_no_more_buckets_than_others(start: Start, access: str) -> None:
+    conn = start(access=access)
+    conn.server.server.context.limits.items_max = 2
+    two, three = ({TableBucket(table, 0): 1 for table in range(count)} for count in (2, 3))
+    assert conn.admin.acquire_kv_snapshot_lease("job", two, "1 min") == two
+    conn.admin.release_kv_snapshot_lease("job", two)
+    with pytest.raises(LimitExceeded, match="the request names 3 buckets"):
+        conn.admin.acquire_kv_snapshot_lease("job", three, "1 min")
+    with pytest.raises(LimitExceeded, match="the request names 3 buckets"):
+        conn.admin.release_kv_snapshot_lease("job", three)
+
+
+def test_a_long_lease_request_lets_others_in_between(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    conn = start()
+    table = create(conn)
+    made(conn, table, 1)
+    work: list[int] = []
+    each = RequestLimits.each
+
+    async def noted(limits: RequestLimits, items: Any, count: int, do: Any) -> None:
+        work.append(count)
+        await each(limits, items, count, do)
+
+    monkeypatch.setattr(RequestLimits, "each", noted)
+    wanted = {TableBucket(table.info.table_id, bucket): 1 for bucket in range(1000)}
+    gone = conn.admin.acquire_kv_snapshot_lease("job", wanted, "1 min")
+    assert gone == {bucket: 1 for bucket in wanted if bucket.bucket}
+    assert work == [1000, 1000]
+    conn.admin.release_kv_snapshot_lease("job", wanted)
+    assert work == [1000, 1000, 1000]
 
 
 def test_a_dropped_table_has_no_snapshots(start: Start) -> None:

@@ -8,6 +8,7 @@ store.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
@@ -128,34 +129,45 @@ def list_remote_log_manifests(context: ServerContext, call: ServerCall) -> Messa
 async def acquire_kv_snapshot_lease(context: ServerContext, call: ServerCall) -> Message:
     """Keep KV snapshots for a while; return those that are gone."""
     message = call.message
+    count = sum(len(table.bucket_snapshots) for table in message.snapshots_to_lease)
+    context.limits.check_items(count, "buckets")
     if context.kv_snapshots is None:
         return pb.AcquireKvSnapshotLeaseResponse(unavailable_snapshots=message.snapshots_to_lease)
-    wanted = {
-        TableBucket(table.table_id, each.bucket_id, partition_id_of(each)): each.snapshot_id
-        for table in message.snapshots_to_lease
-        for each in table.bucket_snapshots
-    }
+
+    def asked() -> Iterator[tuple[TableBucket, Any]]:
+        for table in message.snapshots_to_lease:
+            for each in table.bucket_snapshots:
+                yield TableBucket(table.table_id, each.bucket_id, partition_id_of(each)), each
+
+    wanted: dict[TableBucket, int] = {}
+    await context.limits.each(asked(), count, lambda each: wanted.update({each[0]: each[1].snapshot_id}))
     gone = await context.in_io(context.kv_snapshots.lease, message.lease_id, wanted, message.lease_duration_ms)
     response = pb.AcquireKvSnapshotLeaseResponse()
-    for table in message.snapshots_to_lease:
-        missing = [
-            each
-            for each in table.bucket_snapshots
-            if TableBucket(table.table_id, each.bucket_id, partition_id_of(each)) in gone
-        ]
-        if missing:
-            response.unavailable_snapshots.add(table_id=table.table_id, bucket_snapshots=missing)
+    tables: dict[int, Any] = {}
+
+    def put(asked: tuple[TableBucket, Any]) -> None:
+        bucket, snapshot = asked
+        if bucket in gone:
+            if bucket.table_id not in tables:
+                tables[bucket.table_id] = response.unavailable_snapshots.add(table_id=bucket.table_id)
+            tables[bucket.table_id].bucket_snapshots.append(snapshot)
+
+    await context.limits.each(asked(), count, put)
     return response
 
 
 @serves(ApiKey.RELEASE_KV_SNAPSHOT_LEASE)
 async def release_kv_snapshot_lease(context: ServerContext, call: ServerCall) -> Message:
     """End a lease for some buckets."""
+    released = call.message.buckets_to_release
+    context.limits.check_items(len(released), "buckets")
     if context.kv_snapshots is not None:
-        buckets = [
-            TableBucket(each.table_id, each.bucket_id, partition_id_of(each))
-            for each in call.message.buckets_to_release
-        ]
+        buckets: list[TableBucket] = []
+
+        def add(each: Any) -> None:
+            buckets.append(TableBucket(each.table_id, each.bucket_id, partition_id_of(each)))
+
+        await context.limits.each(released, len(released), add)
         await context.in_io(context.kv_snapshots.release, call.message.lease_id, buckets)
     return pb.ReleaseKvSnapshotLeaseResponse()
 

@@ -58,38 +58,46 @@ class KvSnapshotList:
             for file in snapshot.files:
                 sql.execute("DELETE FROM doomed_objects WHERE name = ?", (file.object,))
 
-    def forget(self, snapshot: StoredKvSnapshot, due_ms: int) -> None:
-        """Remove a snapshot and its leases from the lists; its objects are to be deleted at `due_ms`."""
+    def forget(self, snapshot: StoredKvSnapshot, due_ms: int, unless_leased_ms: int | None = None) -> None:
+        """Remove a snapshot and its leases from the lists; its objects are to be deleted at `due_ms`.
+
+        `unless_leased_ms`: it stays if a client has a lease on it that ends after this time.
+        """
+        of_snapshot = "WHERE table_id = ? AND partition_id = ? AND bucket = ? AND snapshot_id = ?"
+        key = (*bucket_columns(snapshot.bucket), snapshot.snapshot_id)
         with self._metadata.transaction() as sql:
+            leases = self._metadata.rows(f"SELECT * FROM kv_snapshot_leases {of_snapshot}", *key)
+            if unless_leased_ms is not None and any(row[5] > unless_leased_ms for row in leases):
+                return
             for table in ("kv_snapshots", "kv_snapshot_leases"):
-                sql.execute(
-                    f"DELETE FROM {table} WHERE table_id = ? AND partition_id = ? AND bucket = ? AND snapshot_id = ?",
-                    (*bucket_columns(snapshot.bucket), snapshot.snapshot_id),
-                )
+                sql.execute(f"DELETE FROM {table} {of_snapshot}", key)
             doom(sql, {file.object: due_ms for file in snapshot.files})
 
-    def leased(self, now_ms: int) -> set[tuple[TableBucket, int]]:
-        """The (bucket, snapshot id) that a client has a lease on; leases that have ended are removed."""
-        rows = self._metadata.rows("SELECT * FROM kv_snapshot_leases")
-        if any(row[5] <= now_ms for row in rows):
+    def end_leases(self, now_ms: int) -> None:
+        """Remove the leases that have ended."""
+        if self._metadata.rows("SELECT * FROM kv_snapshot_leases WHERE until_ms <= ? LIMIT 1", now_ms):
             with self._metadata.transaction() as sql:
                 sql.execute("DELETE FROM kv_snapshot_leases WHERE until_ms <= ?", (now_ms,))
-        return {(bucket_of(*row[1:4]), row[4]) for row in rows if row[5] > now_ms}
 
     def lease(
-        self, lease_id: str, snapshots: Mapping[TableBucket, int], until_ms: int, now_ms: int, leases_max: int
-    ) -> None:
-        """Put snapshots under a lease, which ends no earlier than it would have. Raises `LimitExceeded`."""
-        with self._metadata.transaction() as sql:
-            held = {(row[0], *row[1:4]): row[5] for row in self._metadata.rows("SELECT * FROM kv_snapshot_leases")}
+        self, lease_id: str, wanted: Mapping[TableBucket, int], until_ms: int, now_ms: int, leases_max: int
+    ) -> set[TableBucket]:
+        """Put snapshots under a lease, which ends no earlier than it would have; return the buckets whose snapshots
+        are not listed (any more). Raises `LimitExceeded`, with nothing changed."""
+        with self._metadata.transaction() as sql:  # with the look, so that no snapshot is forgotten in between
+            listed = {row[:4] for row in self._metadata.rows("SELECT * FROM kv_snapshots")}
+            keys = {bucket: bucket_columns(bucket) for bucket in wanted}
+            gone = {bucket for bucket, snapshot_id in wanted.items() if (*keys[bucket], snapshot_id) not in listed}
+            held = {row[:4]: row[5] for row in self._metadata.rows("SELECT * FROM kv_snapshot_leases")}
             current = sum(until > now_ms for until in held.values())
-            if current + len(snapshots) > leases_max:
+            kept = {bucket: (lease_id, *keys[bucket]) for bucket in wanted if bucket not in gone}
+            if current + sum(held.get(key, 0) <= now_ms for key in kept.values()) > leases_max:
                 raise LimitExceeded(
                     f"there are {current} leases on KV snapshots, and at most {leases_max} may be held: release some"
                 )
-            for bucket, snapshot_id in snapshots.items():
-                key = (lease_id, *bucket_columns(bucket))
-                put_row(sql, "kv_snapshot_leases", *key, snapshot_id, max(until_ms, held.get(key, 0)))
+            for bucket, key in kept.items():
+                put_row(sql, "kv_snapshot_leases", *key, wanted[bucket], max(until_ms, held.get(key, 0)))
+        return gone
 
     def release(self, lease_id: str, buckets: Iterable[TableBucket] | None = None) -> None:
         """End a lease, or its part for some buckets."""

@@ -96,12 +96,13 @@ class KvSnapshots:
     def sweep(self, exists: Callable[[TableBucket], bool]) -> None:
         """Remove snapshots that are not needed any more from the list, and doom their objects."""
         now_ms = self._clock.now_ms()
-        leased = self._list.leased(now_ms)
+        self._list.end_leases(now_ms)
+        due_ms = now_ms + self._retention_ms  # earlier states of the journal name the objects, as those of backups do
         for snapshot in self._list.snapshots():
-            is_old = snapshot.replaced_ms and snapshot.replaced_ms + self._retention_ms <= now_ms
-            if not exists(snapshot.bucket) or (is_old and (snapshot.bucket, snapshot.snapshot_id) not in leased):
-                # Earlier states of the journal name the objects, as those of backups do.
-                self._list.forget(snapshot, now_ms + self._retention_ms)
+            if not exists(snapshot.bucket):
+                self._list.forget(snapshot, due_ms)
+            elif snapshot.replaced_ms and snapshot.replaced_ms + self._retention_ms <= now_ms:
+                self._list.forget(snapshot, due_ms, unless_leased_ms=now_ms)
 
     # ---- clients ----------------------------------------------------------------------------------------------------
 
@@ -125,16 +126,14 @@ class KvSnapshots:
         return f"{self._store.location}/{file.object}"
 
     @any_thread
-    def lease(self, lease_id: str, wanted: Mapping[TableBucket, int], duration_ms: int) -> list[TableBucket]:
+    def lease(self, lease_id: str, wanted: Mapping[TableBucket, int], duration_ms: int) -> set[TableBucket]:
         """Keep snapshots for this long, or for longer than so far; return the buckets whose snapshots are gone.
 
         Raises `LimitExceeded` where there are `LEASES_MAX` already.
         """
-        until_ms = self._clock.now_ms() + min(max(duration_ms, 0), LEASE_MS_MAX)
-        gone = [bucket for bucket, snapshot_id in wanted.items() if self.find(bucket, snapshot_id) is None]
-        kept = {bucket: snapshot_id for bucket, snapshot_id in wanted.items() if bucket not in gone}
-        self._list.lease(lease_id, kept, until_ms, self._clock.now_ms(), LEASES_MAX)
-        return gone
+        now_ms = self._clock.now_ms()
+        until_ms = now_ms + min(max(duration_ms, 0), LEASE_MS_MAX)
+        return self._list.lease(lease_id, wanted, until_ms, now_ms, LEASES_MAX)
 
     @any_thread
     def release(self, lease_id: str, buckets: Iterable[TableBucket] | None = None) -> None:
