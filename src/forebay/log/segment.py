@@ -39,7 +39,7 @@ from forebay.base.errors import CorruptData, InternalError, StorageFailure, chec
 from forebay.codec.log._batch_chain import consecutive_batches
 from forebay.codec.log.header import HEADER_SIZE_MAX, LogBatchHeader, iter_headers, verify_crc
 from forebay.fs import names
-from forebay.fs.interface import AppendFile, FileSystem, PositionalReader
+from forebay.fs.interface import AppendFile, FileMissing, FileSystem, PositionalReader
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig
 from forebay.log.damage import Gap, Segment, find_gap, may_be_torn
 from forebay.log.scan import CorruptBatch, corrupt_batch, parse_at, scan_batches, scan_headers
@@ -104,14 +104,17 @@ class SparseIndex:
         """The values of all entries."""
         return self._columns[1].tolist()
 
-    def load(self, value_end: int) -> None:
+    def load(self, value_end: int, *, is_remote: bool = False) -> None:
         """Take the entries from the file, up to the first that breaks the order or has a value of `value_end` or more.
 
-        A missing or unreadable file gives none.
+        A missing file gives none, and so does an unreadable one, unless it `is_remote`: then this raises
+        `StorageFailure`.
         """
         try:
             data = self._fs.read_bytes(self._path)
-        except StorageFailure:
+        except StorageFailure as e:
+            if is_remote and not isinstance(e, FileMissing):
+                raise
             data = b""
         count = len(data) // self._entry.itemsize
         entries = np.frombuffer(data, self._entry, count)
@@ -232,11 +235,14 @@ class SegmentIndex:
         entry = self._times.floor(timestamp_ms - 1)
         return (entry[0], entry[1] + self._base_offset) if entry else None
 
-    def load(self, size: int) -> None:
-        """Take the entries from the files, as far as they can belong to a segment of `size` bytes."""
-        self._offsets.load(size)
+    def load(self, size: int, *, is_remote: bool = False) -> None:
+        """Take the entries from the files, as far as they can belong to a segment of `size` bytes.
+
+        `is_remote`: see `SparseIndex.load`.
+        """
+        self._offsets.load(size, is_remote=is_remote)
         last = self._offsets.last()
-        self._times.load(last[0] + 1 if last else 0)
+        self._times.load(last[0] + 1 if last else 0, is_remote=is_remote)
         self._after_change()
 
     def truncate(self, offset: int, position: int) -> None:
@@ -330,7 +336,18 @@ BatchPlace = tuple[int, int]
 class LogSegment:
     """A segment. Create one with `create` (new, to append to) or with the constructor (an existing file)."""
 
-    def __init__(self, fs: FileSystem, folder: str, base_offset: int, config: LogConfig, view: SegmentView) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        base_offset: int,
+        config: LogConfig,
+        view: SegmentView,
+        *,
+        is_remote: bool = False,
+    ) -> None:
+        """`is_remote`: the files are in a store. An index that cannot be read fails a read there, which may be tried
+        again: to make it from the log would read the whole segment."""
         self.base_offset = base_offset
         self.path = names.log_file(folder, base_offset)
         self.view = view
@@ -340,6 +357,7 @@ class LogSegment:
         self._index = SegmentIndex(fs, folder, base_offset, config.index_interval_bytes)
         self._index_is_loaded = False
         self._index_is_from_log = False
+        self._is_remote = is_remote
         self._last_timestamp_ms = -1
         self._file: AppendFile | None = None
         self._reader: PositionalReader | None = None
@@ -689,7 +707,7 @@ class LogSegment:
             if rebuild:
                 index = SegmentIndex(self._fs, self._folder, self.base_offset, self._config.index_interval_bytes)
             else:
-                index.load(self.view.size)
+                index.load(self.view.size, is_remote=self._is_remote)
             from_log = self._complete_index(index, reader)
             self._index = index
             self._index_is_loaded = True

@@ -446,6 +446,32 @@ def test_an_upload_that_fails_lists_nothing_and_leaves_nothing(
     assert not orphans & objects(tmp_path)
 
 
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_an_index_that_cannot_be_read_once_does_not_have_the_whole_segment_read(
+    start: Start, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    conn = start()
+    table = conn.create_table("fluss.log", COLUMNS)
+    fill(table, 0, 400)
+    tier(conn)
+    log = log_of(conn, table)
+    assert log.remote is not None
+    read, reads = DirectoryStore.read, list[str]()
+
+    def fails(store: DirectoryStore, name: str, start: int = 0, end: int | None = None) -> bytes:
+        reads.append(name.rsplit(".")[-1])
+        if reads.count(suffix) == 1 and reads[-1] == suffix:
+            raise StorageFailure("the store is too busy (503)")
+        return read(store, name, start, end)
+
+    monkeypatch.setattr(DirectoryStore, "read", fails)
+    with pytest.raises(StorageFailure, match="too busy"):
+        log.remote.read(20, 100, 400)
+    assert "log" not in reads
+    piece = log.remote.read(20, 100, 400)
+    assert (piece.base_offset, piece.next_offset) == (20, 30)
+
+
 def test_nothing_is_deleted_that_the_journal_does_not_know_of(start: Start, tmp_path: Path) -> None:
     conn = start()
     table = conn.create_table("fluss.log", COLUMNS)

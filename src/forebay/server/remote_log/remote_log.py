@@ -45,7 +45,7 @@ class SegmentReaders:
             files = cast(FileSystem, self._files)
             view = SegmentView(segment.size_bytes, segment.end_offset)
             folder = self._files.path(segment.folder(tablet))
-            reader = LogSegment(files, folder, segment.start_offset, self.config, view)
+            reader = LogSegment(files, folder, segment.start_offset, self.config, view, is_remote=True)
             entries = segment.size_bytes // self.config.index_interval_bytes + 1
             self._cache.put(segment.segment_id, reader, entries * _INDEX_ENTRY_BYTES)
         return reader
