@@ -196,6 +196,13 @@ class LogReads:
             if self.local_start_offset == start:  # else there are segments that neither search has seen
                 return found
 
+    def has_remotely(self, timestamp_ms: int) -> bool:
+        """Whether `offset_for_timestamp` finds this time in the remote log, which it reads for it."""
+        remote = self.remote
+        if remote is None or self.log_start_offset == self.local_start_offset:
+            return False
+        return remote.last_timestamp_ms >= timestamp_ms
+
     def _offset_for_timestamp(self, timestamp_ms: int, upper_offset: int | None) -> int | None:
         end = self._log_end_offset
         upper = end if upper_offset is None else min(upper_offset, end)

@@ -54,6 +54,11 @@ class RemoteReads(Protocol):
         """The first offset and the end; None without segments."""
         ...
 
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Commit timestamp of the last batch; -1 without segments."""
+        ...
+
     def fetch(self, offset: int) -> RemoteFetch | None:
         """What a client has to read from `offset` on; None if the store does not have it."""
         ...

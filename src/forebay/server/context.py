@@ -77,7 +77,7 @@ class ServerContext:
     io: Executor
     """Threads for reads that may touch the disk."""
     store_io: Executor
-    """Threads for reads of the store, which may take long."""
+    """Threads for what waits for the store, which may take long."""
     limits: RequestLimits
     """Limits of one request."""
     counters: ServerCounters
@@ -157,7 +157,7 @@ class ServerContext:
         return await to_its_end(self._reads.submit(function, *arguments))
 
     async def in_store(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a function that reads the store, as `in_io` does, and without delaying reads of files."""
+        """Run a function that waits for the store, as `in_io` does, and without delaying reads of files."""
         return await to_its_end(self._store_reads.submit(function, *arguments))
 
     def stage_turn(self, transaction_id: int, attempt: str) -> asyncio.Lock:
@@ -255,7 +255,9 @@ class ServerContext:
         return opened
 
     async def _begin_opened(self, bucket: TableBucket) -> BucketReplica:
-        opening = asyncio.ensure_future(self.in_io(self.replicas.begin, bucket))
+        is_from_store = self.journal is not None and await self.in_io(self.replicas.begins_from_store, bucket)
+        run = self.in_store if is_from_store else self.in_io
+        opening = asyncio.ensure_future(run(self.replicas.begin, bucket))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:  # the thread continues, and the use it begins must end

@@ -102,7 +102,7 @@ _DRAIN_SECONDS = 5.0
 _PRODUCERS_SECONDS = 3600.0
 """How often expired producer offsets are removed; registering others removes them, too."""
 _STORE_READS_AT_ONCE = 8
-"""Reads of log segments in the store, each of which waits for it."""
+"""Reads of log segments and states in the store, each of which waits for it."""
 _STORED_SECONDS = 60.0
 """How long objects are not created or deleted, because they wait for the journal, before they are left for the next
 time."""
@@ -343,7 +343,7 @@ class ForebayServer:
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
         if journal is not None:
             coordinator.submit(self._remove_reads, data_dir)
-        io.submit(transactions.finish_decided)
+        store_io.submit(transactions.finish_decided)
 
     def _remove_reads(self, data_dir: str) -> None:
         """Remove what a standby that was killed had made for its reads."""
@@ -418,7 +418,7 @@ class ForebayServer:
         journal.note_files(names.STAGES_FOLDER)
         journal.start(replicas, fenced, copied_ends=remote.logs.ends, note_files=note_files)
         for bucket in replicas.ends_beyond(journal.stored_end):
-            context.io.submit(replicas.touch, bucket)
+            context.store_io.submit(replicas.touch, bucket)
 
         def put_state(replica: BucketReplica, path: PhysicalTablePath) -> None:
             folder, bucket = replica.kv_folder, replica.bucket

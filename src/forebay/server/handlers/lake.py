@@ -129,7 +129,7 @@ async def _await_store(context: ServerContext) -> None:
     Raises `Unavailable` if that takes long.
     """
     journal = context.journal
-    if journal is not None and not await context.in_io(journal.wait_until_stored, _STORE_SECONDS):
+    if journal is not None and not await context.in_store(journal.wait_until_stored, _STORE_SECONDS):
         raise Unavailable(
             f"the store {journal.store.location} does not have the newest records yet, and the lake must not be ahead "
             "of it: try again when the store can be reached",

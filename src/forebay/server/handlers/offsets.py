@@ -118,11 +118,13 @@ async def _offsets_of(
             if not replicas:
                 return offsets
             now_ms = 0 if timestamp is None else context.clock.now_ms()
-            unsettled = None
+            unsettled, search = None, context.in_io
+            if timestamp is not None and any(replica.log.has_remotely(timestamp) for replica in replicas):
+                search = context.in_store
             if timestamp is not None and timestamp <= now_ms:
-                unsettled = await context.in_io(_unsettled, replicas, timestamp)
+                unsettled = await search(_unsettled, replicas, timestamp)
             if unsettled is None:
-                of_open = await context.in_io(
+                of_open = await search(
                     _offsets, replicas, context.replicas, parked, request.offset_type, timestamp, now_ms
                 )
                 if of_open is not None:

@@ -81,7 +81,8 @@ async def _drop_expired(
     for partition in list(table.current.partitions_by_id.values()):
         if not rules.has_expired(dict(partition.spec)[rules.key], now_ms):
             continue
-        sealed = await context.in_io(_sealed_if_needed_no_more, context, info, partition)
+        # The store, because what was never opened on this machine comes from there.
+        sealed = await context.in_store(_sealed_if_needed_no_more, context, info, partition)
         if sealed is None:
             _LOGGER.info(
                 "partition '%s' of table %s has expired, and stays until the lake has all of it",

@@ -75,6 +75,12 @@ class RemoteLogTablet:
         segments = self.segments
         return (segments[0].start_offset, segments[-1].end_offset) if segments else None
 
+    @property
+    def last_timestamp_ms(self) -> int:
+        """See `RemoteReads.last_timestamp_ms`."""
+        segments = self.segments
+        return segments[-1].max_timestamp_ms if segments else -1
+
     def segments_from(self, offset: int, count: int) -> Sequence[RemoteLogSegment]:
         """The segment that has `offset`, and those after it, at most `count`; none if none has it."""
         segments = self.segments

@@ -34,6 +34,7 @@ from forebay.kv.tablet import KvTablet
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.log.log_ends import EndMarks, LogEnds, StoredMarks
+from forebay.log.recovery import has_segments
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.counters import ServerCounters
@@ -646,6 +647,18 @@ class ReplicaManager:
         """Return whether a closed bucket was never written. Raises as `table_of` does."""
         is_noted = bucket in self._recovery_points or self._ends.stored_marks(bucket) is not None
         return not is_noted and not self._log_store.has_records(bucket) and not self.segment_offsets(bucket)
+
+    def begins_from_store(self, bucket: TableBucket) -> bool:
+        """Return whether opening a bucket reads the store, because its log or its state is not on this machine. Looks
+        at files."""
+        table = self.find_table(bucket)
+        if table is None or self.opened(bucket) is not None or bucket in self._parked:
+            return False
+        if not self._log_store.stored_end(bucket):
+            return False
+        if not has_segments(self._fs, self._log_folder(bucket, table)[1]):
+            return self._log_store.remote_end(bucket) > 0
+        return table.info.has_primary_key and KvFolder(self._fs, _kv_folder(self._directory.path, bucket, table)).is_new
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
         path = _physical_path(bucket, table)
