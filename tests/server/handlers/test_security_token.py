@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import Bench, running
 
@@ -40,3 +42,15 @@ def test_clients_get_their_keys_and_the_service_and_never_the_servers_keys(tmp_p
         "fs.s3a.path.style.access": "true",
     }
     assert b"writes" not in answer.SerializeToString()
+
+
+@pytest.mark.parametrize("session", [{}, {"store_client_s3_session__token": "session"}])
+def test_clients_ask_again_for_the_keys_of_a_session(tmp_path: Path, session: dict[str, str]) -> None:
+    keys = {"store_client_s3_access__key": "reader", "store_client_s3_secret__key": "reads", **session}
+    with running(tmp_path / "data", store=str(tmp_path / "store"), store_client__access="direct", **keys) as bench:
+        clock = bench.server.server.context.clock
+        before = clock.now_ms()
+        answer = token(bench)
+        after = clock.now_ms()
+    assert answer.HasField("expiration_time") == bool(session)
+    assert not session or before + 900_000 <= answer.expiration_time <= after + 900_000

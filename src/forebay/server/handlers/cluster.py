@@ -16,6 +16,8 @@ from forebay.server.metadata.catalog import LiveTable
 
 _GREEN, _RED = 0, 2
 _LEADER_EPOCH = 0
+_SESSION_KEYS_MS = 15 * 60 * 1000
+"""When keys of a session are said to expire: the shortest session of AWS. Its end is not among the settings."""
 
 
 @serves(ApiKey.GET_METADATA)
@@ -122,7 +124,8 @@ def get_filesystem_security_token(context: ServerContext, _call: ServerCall) -> 
     """Return what clients need to read the store themselves, if they may (`store.client-access` = `direct`).
 
     Without keys the token is empty: local files need none, but clients wait for the response before their first log
-    scan. The form is that of Apache Fluss's `S3DelegationTokenProvider`; these keys do not expire.
+    scan. The form is that of Apache Fluss's `S3DelegationTokenProvider`. Clients ask again before the expiration time
+    that the response has for keys of a session; other keys do not expire.
     """
     keys = context.config.store_client_keys
     if not keys:
@@ -133,6 +136,8 @@ def get_filesystem_security_token(context: ServerContext, _call: ServerCall) -> 
         "security_token": keys.get("s3.session-token"),
     }
     response = pb.GetFileSystemSecurityTokenResponse(schema="s3", token=json.dumps(token).encode())
+    if "s3.session-token" in keys:
+        response.expiration_time = context.clock.now_ms() + _SESSION_KEYS_MS
     options = context.config.store_options
     for name, key in (("s3.endpoint", "fs.s3a.endpoint"), ("s3.region", "fs.s3a.endpoint.region")):
         if name in options:
