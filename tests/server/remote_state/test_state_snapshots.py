@@ -15,6 +15,7 @@ from forebay import Table
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import ForebayError, StorageFailure
 from forebay.inprocess import EmbeddedConnection
+from forebay.kv.hlog.hlog_engine import HlogEngine
 from forebay.metadata.table import TableBucket
 from forebay.server.maintenance.retention import LogRetention
 from forebay.server.remote_log.remote_log import RemoteLogTablet
@@ -166,6 +167,32 @@ def test_files_that_do_not_change_are_uploaded_once(start: Start, tmp_path: Path
     listed = {tmp_path / "store" / file.object for file in snapshot.files}
     assert listed <= states(tmp_path)
     assert sum(path.stat().st_size for path in listed) == sum(file.listed.size_bytes for file in snapshot.files)
+
+
+def test_a_state_that_was_cleaned_replaces_the_one_with_deleted_rows(start: Start, tmp_path: Path) -> None:
+    conn = start("data", **{"store.retention": "0 s"})
+    table = conn.create_table("fluss.kv", COLUMNS, primary_key="id")
+    fill(table, 0, 100)
+    table.upsert([{"id": 1000, "v": "not to be kept"}])
+    table.delete([{"id": 1000}])
+
+    def has_deleted_row() -> bool:
+        return any(b"not to be kept" in path.read_bytes() for path in states(tmp_path))
+
+    tier(conn, table)
+    engine = replica_of(conn, table).kv.engine
+    assert has_deleted_row() == isinstance(engine, HlogEngine), "LMDB copies its rows into a new file"
+    before = conn.server.server.context.store.state_snapshots()
+    assert replica_of(conn, table).clean_state()
+    tier(conn)
+    tier(conn)  # deletes the objects of the state before
+    (after,) = conn.server.server.context.store.state_snapshots().values()
+    assert [after.log_offset] == [each.log_offset for each in before.values()]
+    assert not has_deleted_row()
+    there = states(tmp_path)
+    tier(conn)
+    assert states(tmp_path) == there, "it is stored once"
+    assert rows(start("new")) == rows(conn)
 
 
 def test_objects_of_dropped_tables_are_deleted_later(start: Start, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import CorruptData
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
-from forebay.kv.checkpoint import KvFolder, write_fetched_checkpoint
+from forebay.kv.checkpoint import Checkpoint, KvFolder, write_fetched_checkpoint
 from forebay.kv.file_checksums import ListedFile
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.metadata_store import MetadataStore, StateSnapshot, StoredStateFile
@@ -69,7 +69,7 @@ class StateSnapshots:
         """
         with folder.pinned_checkpoint() as checkpoint:
             before = self._snapshots.get(bucket)
-            if checkpoint is None or (before is not None and before.log_offset >= checkpoint.offset):
+            if checkpoint is None or (before is not None and not _is_newer(checkpoint, before)):
                 return False
             shared = {} if before is None else {f.listed: f for f in before.files}
             prefix = state_folder(table, bucket)
@@ -117,6 +117,13 @@ class StateSnapshots:
             return False
         fetch_state(self._store, self._fs, path, snapshot)
         return True
+
+
+def _is_newer(checkpoint: Checkpoint, snapshot: StateSnapshot) -> bool:
+    """Whether a checkpoint is not what was stored: one of the same offset may be without rows that were deleted."""
+    if checkpoint.offset == snapshot.log_offset:
+        return set(checkpoint.files) != {each.listed for each in snapshot.files}
+    return checkpoint.offset > snapshot.log_offset
 
 
 def fetch_state(
