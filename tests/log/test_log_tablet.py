@@ -23,6 +23,7 @@ from forebay.codec.log.header import iter_headers, parse_header, verify_crc
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.config import LogConfig
+from forebay.log.segment import LogSegment, SegmentPart
 from forebay.log.tablet import EARLIEST_OFFSET, LogReads, LogTablet
 from forebay.log.writer_state import RETRY_HORIZON_MS
 from tests.log.log_batches import FOLDER, SMALL, faulty_fs, filled_log, make_batch, open_log, payloads, read_all
@@ -862,9 +863,39 @@ def test_a_closed_segment_has_its_writer_snapshot_as_soon_as_it_is_seen(monkeypa
     for step in ("write_atomic", "open_append", "sync_directory"):
         monkeypatch.setattr(fs, step, partial(looked, getattr(fs, step)))
     tablet.copied_end = 0  # so that no snapshot is removed
-    start = tablet.closed_parts(0, tablet.log_end_offset)[-1].end_offset
+    start = list(tablet.closed_parts(0, tablet.log_end_offset))[-1].end_offset
     for part in tablet.closed_parts(0, start):
         fs.set_content(names.writer_snapshot_file(FOLDER, part.end_offset), b"of any kind")
     tablet.roll()
     assert looks >= 3
-    assert tablet.closed_parts(0, tablet.log_end_offset)[-1].end_offset == tablet.log_end_offset
+    assert list(tablet.closed_parts(0, tablet.log_end_offset))[-1].end_offset == tablet.log_end_offset
+
+
+def test_closed_segments_are_read_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    tablet = filled_log(faulty_fs())
+    end = tablet.log_end_offset
+    bases = [segment.base_offset for segment in tablet.segments()]
+    assert len(bases) == 5
+    read: list[int] = []
+    part_from = LogSegment.part_from
+
+    def noted(segment: LogSegment, offset: int) -> SegmentPart:
+        read.append(offset)
+        return part_from(segment, offset)
+
+    monkeypatch.setattr(LogSegment, "part_from", noted)
+    parts = iter(tablet.closed_parts(2, end))
+    assert [next(parts).start_offset, next(parts).start_offset] == read == [2, bases[1]]
+    assert [part.start_offset for part in parts] == bases[2:-1]
+    assert [part.end_offset for part in tablet.closed_parts(0, bases[3] + 1)] == bases[1:4]
+    assert list(tablet.closed_parts(bases[-1], end)) == []
+
+
+def test_closed_segments_end_where_one_is_deleted_meanwhile() -> None:
+    tablet = filled_log(faulty_fs())
+    bases = [segment.base_offset for segment in tablet.segments()]
+    parts = iter(tablet.closed_parts(0, tablet.log_end_offset))
+    assert next(parts).end_offset == bases[1]
+    assert tablet.delete_segments_before(bases[3]) == 3
+    assert list(parts) == []
+    assert next(iter(tablet.closed_parts(0, tablet.log_end_offset))).start_offset == bases[3]

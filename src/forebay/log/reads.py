@@ -96,20 +96,26 @@ class LogReads:
         """The size of the active segment."""
         return self._segments[-1].view.size
 
-    def closed_parts(self, from_offset: int, upper_offset: int) -> list[SegmentPart]:
-        """The segments behind `from_offset`, where a batch begins, that end at or before `upper_offset`, oldest first.
+    def closed_parts(self, from_offset: int, upper_offset: int) -> Iterator[SegmentPart]:
+        """Yield the segments behind `from_offset`, where a batch begins, that end at or before `upper_offset`, oldest
+        first; each follows the one before.
 
-        Without the active one; of the first, only what is not below `from_offset`. Raises as `read` does.
+        Without the active one; of the first, only what is not below `from_offset`. Each is read, with its indexes, when
+        it is asked for. Raises as `read` does.
         """
+        end: int | None = None
+        while True:
+            part = self._consistently(partial(self._closed_part, from_offset if end is None else end, upper_offset))
+            if part is None or (end is not None and part.start_offset != end):  # the next one has been deleted
+                return
+            yield part
+            end = part.end_offset
 
-        def parts() -> list[SegmentPart]:
-            return [
-                segment.part_from(max(segment.base_offset, from_offset))
-                for segment in self._segments[:-1]
-                if from_offset < segment.view.next_offset <= upper_offset
-            ]
-
-        return self._consistently(parts)
+    def _closed_part(self, from_offset: int, upper_offset: int) -> SegmentPart | None:
+        for segment in self._segments[:-1]:
+            if from_offset < segment.view.next_offset <= upper_offset:
+                return segment.part_from(max(segment.base_offset, from_offset))
+        return None
 
     def _require_usable(self) -> None:
         if self._unusable is not None:

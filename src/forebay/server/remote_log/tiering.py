@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from forebay.base.ambient import Clock
@@ -141,7 +142,8 @@ class LogTiering:
                 self._put_state(replica, path)  # the one that is there needs what has expired
             self._logs.skip_to(replica.bucket, path, log.local_start_offset)
         first = self._logs.end(replica.bucket)
-        parts = log.closed_parts(first, min(log.high_watermark, log.synced_offset))[: self._settings.uploads_max]
+        closed = log.closed_parts(first, min(log.high_watermark, log.synced_offset))
+        parts = list(islice(closed, self._settings.uploads_max))
         if not parts:
             return
         uploads = [
