@@ -18,7 +18,7 @@ import pytest
 import forebay
 from forebay import Table
 from forebay.base.ambient import SYSTEM_CLOCK
-from forebay.base.errors import CorruptData, InvalidRequest, StorageFailure
+from forebay.base.errors import CorruptData, InvalidRequest, StorageFailure, Unavailable
 from forebay.inprocess import EmbeddedConnection
 from forebay.log.remote import RemoteLogSegment
 from forebay.log.tablet import LogTablet
@@ -28,10 +28,11 @@ from forebay.protocol.api import ApiKey
 from forebay.server.maintenance.retention import LogRetention
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore
 from forebay.server.remote_log import tiering as tiering_module
+from forebay.server.remote_log.remote_log import RemoteLogTablet
 from forebay.server.remote_log.tiering import LogTiering
 from forebay.server.server import ForebayServer
 from forebay.store.directory import DirectoryStore
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.server.raw_client import RawClient
 
 Start = Callable[..., EmbeddedConnection]
@@ -175,6 +176,47 @@ def test_records_are_read_whose_segment_leaves_the_machine_at_that_moment(
     assert (moved[0], log.local_start_offset > begun) == (1, True)
     assert offsets == sorted(set(offsets))
     assert offsets[-1] < 1600 <= offsets[-1] + 50
+
+
+def test_a_partition_that_is_dropped_meanwhile_fails_its_own_part_of_a_fetch(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = start(**{"store.client-access": "direct"})
+    parts = conn.create_table("fluss.parts", {**COLUMNS, "day": "STRING"}, partition_keys=["day"])
+    for value in range(40):
+        parts.append([{"id": value, "v": "x" * 200, "day": day} for day in ("mon", "tue")])
+    tier(conn)
+    replicas = server_of(conn).context.replicas
+    names = server_of(conn).context.catalog.table(parts.path).current.partitions_by_id
+    by_day = {partition.name: TableBucket(parts.info.table_id, 0, number) for number, partition in names.items()}
+    request = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1 << 20, max_wait_ms=0, min_bytes=1)
+    of_table = request.tables_req.add(table_id=parts.info.table_id, projection_pushdown_enabled=False)
+    for bucket in by_day.values():
+        of_table.buckets_req.add(bucket_id=0, partition_id=bucket.partition_id, fetch_offset=0, max_fetch_bytes=1 << 20)
+    named = RemoteLogTablet.fetch
+    drops: list[threading.Thread] = []
+
+    def dropped(log: RemoteLogTablet, offset: int) -> Any:
+        found = named(log, offset)
+        if log is replicas.opened(by_day["tue"]).log.remote:  # type: ignore[union-attr]
+            drops.append(threading.Thread(target=parts.drop_partition, args=({"day": "mon"},)))
+            drops[-1].start()
+            until(lambda: replicas.find_table(by_day["mon"]) is None, "the partition is dropped")
+        return found
+
+    monkeypatch.setattr(RemoteLogTablet, "fetch", dropped)
+    with closing(RawClient(server_of(conn)._addresses().tablet_servers)) as client:
+        answers = client.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp
+    drops[0].join(PATIENCE)
+    found = {answer.partition_id: answer.remote_log_fetch_info.partition_name for answer in answers}
+    assert found[by_day["tue"].partition_id] == "tue"
+    assert len(found) == 2
+    with pytest.raises(Unavailable, match="the table or partition was dropped"):
+        replicas.physical_path(by_day["mon"])
+    other = server_of(conn).context.catalog.table(parts.path)
+    monkeypatch.setattr(replicas, "find_table", lambda _: other)  # as if it was found just before
+    with pytest.raises(Unavailable, match="the table or partition was dropped"):
+        replicas.physical_path(by_day["mon"])
 
 
 def test_a_changelog_whose_beginning_is_in_the_store_has_not_expired(start: Start) -> None:

@@ -31,6 +31,7 @@ from forebay.server.handlers.request_filters import usable_filter
 from forebay.server.metadata.catalog import LiveTable
 from forebay.server.storage.log_epochs import LogEpochs
 from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.replicas import ReplicaManager
 
 _MIN_BYTES_WAIT_MS = 100
 """How long to wait for `min_bytes` when a client gives no `max_wait_ms`."""
@@ -88,6 +89,8 @@ class _BucketFetch:
     """Whether what it asks for is in the store, and not in local segments any more."""
     remote: RemoteFetch | None = None
     """What the client has to read in the store, in place of data."""
+    remote_partition: str | None = None
+    """The name of the partition that it is of, if there is one."""
     is_unwritten: bool = False
     """Whether the bucket had no log when it was checked, so it need not be opened."""
 
@@ -281,7 +284,7 @@ async def _read_group(
         in_store = [each for each in there if each[0].is_in_store]
         if in_store:
             is_direct = context.config.value("store.client-access") == "direct"
-            read = _name_segments if is_direct else _read_store
+            read = partial(_name_segments, context.replicas) if is_direct else _read_store
             nothing_yet = nothing_yet and left == bytes_max
             left = await context.in_store(_read_replicas, context.epochs, in_store, left, nothing_yet, read)
         return left
@@ -340,10 +343,13 @@ def _is_in_store(log: LogTablet, offset: int) -> bool:
     return remote is not None and offset < log.local_start_offset and remote.readable_bytes(offset) > 0
 
 
-def _name_segments(fetch: _BucketFetch, replica: BucketReplica, _bytes_max: int, _min_one_batch: bool) -> int:
-    """Have the client read what is in the store; return the offset behind it."""
+def _name_segments(
+    replicas: ReplicaManager, fetch: _BucketFetch, replica: BucketReplica, _bytes_max: int, _min_one_batch: bool
+) -> int:
+    """Have the client read what is in the store; return the offset behind it. Raises as `physical_path` does."""
     remote = replica.log.remote
     offset = _offset_in(fetch, replica.log)
+    fetch.remote_partition = replicas.physical_path(fetch.bucket).partition
     fetch.remote = None if remote is None else remote.fetch(offset)
     return offset if fetch.remote is None else fetch.remote.segments[-1].end_offset
 
@@ -485,7 +491,7 @@ async def _answer(context: ServerContext, fetches: list[_BucketFetch], epoch: st
         if (replica := context.replicas.opened(bucket)) is not None:
             replica.counters.bytes_out += fetch.size
         if fetch.remote is not None:
-            _put_remote(answer.remote_log_fetch_info, fetch.remote, context.replicas.physical_path(bucket).partition)
+            _put_remote(answer.remote_log_fetch_info, fetch.remote, fetch.remote_partition)
             return
         answer.records = b""
         payloads.append(fetch.data[0] if len(fetch.data) == 1 else b"".join(fetch.data))

@@ -228,10 +228,7 @@ class ReplicaManager:
         table = self.find_table(bucket)
         if table is not None:
             return table
-        raise Unavailable(
-            f"there is no bucket {bucket} here: the table or partition was dropped, or never had it",
-            ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
-        )
+        raise _unknown(bucket)
 
     def begin(self, bucket: TableBucket, *, counts: bool = True) -> BucketReplica:
         """Return the replica of `bucket`, opened if necessary; it stays open until `end`.
@@ -824,9 +821,20 @@ class ReplicaManager:
         return failures
 
 
+def _unknown(bucket: TableBucket) -> Unavailable:
+    return Unavailable(
+        f"there is no bucket {bucket} here: the table or partition was dropped, or never had it",
+        ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+    )
+
+
 def _physical_path(bucket: TableBucket, table: LiveTable) -> PhysicalTablePath:
-    partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name
-    return PhysicalTablePath(table.info.path, partition)
+    if bucket.partition_id is None:
+        return PhysicalTablePath(table.info.path, None)
+    partition = table.current.partitions_by_id.get(bucket.partition_id)
+    if partition is None:  # it was dropped since the table was found
+        raise _unknown(bucket)
+    return PhysicalTablePath(table.info.path, partition.name)
 
 
 def _kv_folder(directory: str, bucket: TableBucket, table: LiveTable) -> str:
