@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import cast
 
 from forebay.base.errors import ErrorCode, InvalidRequest
@@ -84,7 +85,7 @@ class RemoteLogTablet:
     def segments_from(self, offset: int, count: int) -> Sequence[RemoteLogSegment]:
         """The segment that has `offset`, and those after it, at most `count`; none if none has it."""
         segments = self.segments
-        first = bisect_right([each.start_offset for each in segments], offset) - 1
+        first = bisect_right(segments, offset, key=attrgetter("start_offset")) - 1
         if first < 0 or offset >= segments[-1].end_offset:
             return ()
         return segments[first : first + count]
