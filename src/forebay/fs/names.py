@@ -13,6 +13,7 @@
                                                                     <20-digit offset>.damaged   (forebay repair)
                                                                        kv-<bucket>/
     <data>/transactions.staged/<transaction id>/<attempt>.stage
+    <data>/kv-snapshots.made/<random>/       files of a KV snapshot while it is made; removed at the next start
     <data>/<database>/<table>-<table id>/lake/<32 hexadecimal digits>.offsets     (lake_offsets_folder)
     .<name>.<random>.tmp     a file that is being written; left over after a crash
     <folder>.deleted         a folder on its way out; removed at the next start
@@ -38,6 +39,8 @@ HIGH_WATERMARKS_FILE = "high-watermarks.checkpoint"
 
 READS_FOLDER = "standby.reads"
 """Of a standby: all that is only for its reads. No server needs it."""
+DOWNLOADS_FOLDER = "kv-snapshots.made"
+"""The files of a KV snapshot while it is made; what a crash has left is removed at the next start."""
 STAGES_FOLDER = "transactions.staged"
 """No database has a point in its name, so that it is none of these folders."""
 

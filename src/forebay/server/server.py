@@ -299,7 +299,7 @@ class ForebayServer:
         if journal is not None:
             journal.begin(store)
         gate = None if journal is None else journal.open_gate(asyncio.get_running_loop())
-        remote = None if journal is None else self._remote_parts(journal.store, store)
+        remote = None if journal is None else self._remote_parts(journal.store, store, reserve)
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
         refuse_rocksdb(injected.fs, data_dir, catalog.tables())  # before anything of the last shutdown is changed
@@ -338,19 +338,15 @@ class ForebayServer:
         )  # fmt: skip
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
+        # Before the next one is made there.
+        _remove_leftover(injected.fs, names.join(data_dir, names.DOWNLOADS_FOLDER))
         if journal is not None and remote is not None:
             self._start_journal(journal, self._context, remote)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
         if journal is not None:
-            coordinator.submit(self._remove_reads, data_dir)
+            # Of a standby that was killed. Reads of this process that are just ending remove it, too.
+            coordinator.submit(_remove_leftover, injected.fs, names.join(data_dir, names.READS_FOLDER))
         store_io.submit(transactions.finish_decided)
-
-    def _remove_reads(self, data_dir: str) -> None:
-        """Remove what a standby that was killed had made for its reads."""
-        try:
-            self._injected.fs.remove_tree(names.join(data_dir, names.READS_FOLDER))
-        except ForebayError as e:  # reads of this process that are just ending remove it, too
-            _LOGGER.info("%s", e.message)
 
     def _take_over(self, directory: DataDirectory) -> ServerJournal | None:
         """Take over the store, if there is one."""
@@ -379,14 +375,16 @@ class ForebayServer:
         )
         return ServerJournal(store, taken, injected.fs, directory.path, settings, injected.clock)
 
-    def _remote_parts(self, store: ObjectStore, metadata: MetadataStore) -> _RemoteParts:
+    def _remote_parts(self, store: ObjectStore, metadata: MetadataStore, reserve: DiskReserve) -> _RemoteParts:
         config, injected, planned = self.config, self._injected, self._planned_objects(metadata)
         clock, ids, retention_ms = injected.clock, injected.ids, config.value("store.retention")
         states = StateSnapshots(metadata, store, planned, injected.fs, clock, ids, retention_ms)
         downloads = None
         if config.value("store.client-access") == "direct":
-            scratch = str(Path(config.data_dir).absolute())
-            downloads = KvSnapshots(KvSnapshotList(metadata), store, planned, clock, ids, retention_ms, scratch)
+            scratch = names.join(str(Path(config.data_dir).absolute()), names.DOWNLOADS_FOLDER)
+            downloads = KvSnapshots(
+                KvSnapshotList(metadata), store, planned, clock, ids, retention_ms, scratch, reserve
+            )
         return _RemoteParts(self._remote_logs(store, metadata), states, downloads)
 
     def _remote_logs(self, store: ObjectStore, metadata: MetadataStore) -> RemoteLogs:
@@ -729,6 +727,14 @@ class ForebayServer:
             await asyncio.sleep(0.01)
         for connection in list(connections):
             connection.abort()
+
+
+def _remove_leftover(fs: FileSystem, folder: str) -> None:
+    """Remove a folder that is of use only while a process runs."""
+    try:
+        fs.remove_tree(folder)
+    except ForebayError as e:
+        _LOGGER.info("%s", e.message)
 
 
 def _stop_journal(journal: ServerJournal, replicas: ReplicaManager) -> None:

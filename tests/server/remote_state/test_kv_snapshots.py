@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import forebay
 from forebay import Table
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, LimitExceeded, NotFound, StorageFailure
+from forebay.fs.interface import DiskFull
 from forebay.inprocess import EmbeddedConnection
+from forebay.kv import rocksdb_state
 from forebay.metadata.table import TableBucket
+from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.flow.request_limits import RequestLimits
 from forebay.server.journal.store_copy import copy_store
 from forebay.server.remote_state import kv_snapshots
@@ -332,3 +336,53 @@ def test_a_snapshot_that_cannot_be_made_is_told_and_keeps_nothing_else_from_the_
     monkeypatch.undo()
     tier(conn)
     assert listed(conn) == [1]
+
+
+def test_a_snapshot_leaves_the_reserve_of_the_disk_free(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    conn = start()
+    table = create(conn)
+    sizes: list[int] = []
+
+    def require(reserve: DiskReserve, size: int) -> None:
+        sizes.append(size)
+        raise DiskFull("its disk has a reserve")
+
+    table.upsert([{"id": 1}])
+    with conn.server.server.context.replicas.using(TableBucket(table.info.table_id, 0)) as replica:
+        replica.checkpoint_if_grown(1)
+        assert replica.kv_folder is not None
+        with replica.kv_folder.pinned_checkpoint() as checkpoint:
+            assert checkpoint is not None
+            needed = 2 * sum(file.size_bytes for file in checkpoint.files)
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskReserve, "require", require)
+        tier(conn)
+    assert sizes == [needed]
+    assert listed(conn) == []
+    assert "is made for clients for now: its disk has a reserve" in caplog.text
+    tier(conn)
+    assert listed(conn) == [1]
+
+
+@pytest.mark.parametrize("access", ["direct", "server"])
+def test_what_a_killed_server_was_making_is_removed(start: Start, tmp_path: Path, access: str) -> None:
+    conn = start()
+    made_in: list[Path] = []
+    write = rocksdb_state.write_database
+
+    def copied(folder: str, rows: Any) -> None:
+        write(folder, rows)
+        made_in.append(Path(folder))
+        shutil.copytree(folder, tmp_path / "copy")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kv_snapshots, "write_database", copied)
+        made(conn, create(conn), 1)
+    conn.close()
+    [folder] = made_in
+    assert not folder.exists()
+    shutil.copytree(tmp_path / "copy", folder)  # as if the server had not come to removing it
+    start(access=access)
+    assert not folder.exists()

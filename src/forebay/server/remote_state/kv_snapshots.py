@@ -22,10 +22,12 @@ from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import StorageFailure
 from forebay.base.thread_rules import any_thread
 from forebay.codec.kv.value_batch import LENGTH_PREFIX_BYTES
+from forebay.fs import names
 from forebay.kv.checkpoint import Checkpoint, KvFolder
 from forebay.kv.engines import ENGINES, engine_in
 from forebay.kv.rocksdb_state import write_database
 from forebay.metadata.table import PhysicalTablePath, TableBucket
+from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.remote_log.manifest import new_id
 from forebay.server.remote_log.planned_objects import PlannedObjects
 from forebay.server.remote_state.kv_snapshot_list import KvSnapshotFile, KvSnapshotList, StoredKvSnapshot
@@ -53,11 +55,12 @@ class KvSnapshots:
         ids: IdSource,
         retention_ms: int,
         scratch: str,
+        reserve: DiskReserve,
     ) -> None:
         """`retention_ms`: how long a snapshot stays after the next one. `scratch`: a folder for the files while they
-        are made, with room for the largest state twice."""
+        are made, of which the disk has room for a state twice, beside its `reserve`."""
         self._list, self._store, self._planned, self._clock, self._ids = listed, store, planned, clock, ids
-        self._retention_ms, self._scratch = retention_ms, scratch
+        self._retention_ms, self._scratch, self._reserve = retention_ms, scratch, reserve
 
     # ---- making -----------------------------------------------------------------------------------------------------
 
@@ -71,8 +74,10 @@ class KvSnapshots:
             if checkpoint is None or (newest is not None and newest.log_offset >= checkpoint.offset):
                 return False
             number = 1 if newest is None else newest.snapshot_id + 1
+            self._reserve.require(2 * sum(file.size_bytes for file in checkpoint.files))
             try:
-                with tempfile.TemporaryDirectory(prefix="kv-snapshot-", dir=self._scratch) as scratch:
+                Path(self._scratch).mkdir(names.FOLDER_MODE, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
                     files = _files(checkpoint, Path(scratch))
                     self._upload(bucket, table, number, checkpoint.offset, files)
             except OSError as e:
