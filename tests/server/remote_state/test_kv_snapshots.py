@@ -366,6 +366,37 @@ def test_a_snapshot_leaves_the_reserve_of_the_disk_free(
     assert listed(conn) == [1]
 
 
+def test_a_snapshot_behind_which_the_changelog_has_expired_is_not_the_latest(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that begins with it finds no place in the changelog from which to go on."""
+    conn = start()
+    table = create(conn, **{"table.log.ttl": "1 ms", "table.log.tiered.local-segments": "1"})
+    bucket = TableBucket(table.info.table_id, 0)
+    made(conn, table, 1)
+
+    def fails(*_: object) -> None:
+        raise StorageFailure("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kv_snapshots, "write_database", fails)
+        with conn.server.server.context.replicas.using(bucket) as replica:
+            log = replica.log
+        for number in (2, 3, 4):
+            made(conn, table, number)
+            log.roll()
+            tier(conn)
+            tier(conn)
+        assert log.log_start_offset > 1
+        assert listed(conn) == [1]
+        with pytest.raises(NotFound, match="there is no KV snapshot to download that goes so far"):
+            conn.admin.latest_kv_snapshots("fluss.kv")
+    tier(conn)
+    latest = conn.admin.latest_kv_snapshots("fluss.kv")[bucket]
+    assert latest is not None
+    assert (latest.snapshot_id, latest.log_offset) == (2, log.log_end_offset)
+
+
 @pytest.mark.parametrize("access", ["direct", "server"])
 def test_what_a_killed_server_was_making_is_removed(start: Start, tmp_path: Path, access: str) -> None:
     conn = start()

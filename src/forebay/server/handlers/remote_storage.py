@@ -30,7 +30,10 @@ def _require_primary_key(info: TableInfo) -> None:
 
 @serves(ApiKey.GET_LATEST_KV_SNAPSHOTS)
 async def get_latest_kv_snapshots(context: ServerContext, call: ServerCall) -> Message:
-    """Return the newest snapshot of each bucket. Of one without, clients read the changelog from its beginning."""
+    """Return the newest snapshot of each bucket. Of one without, clients read the changelog from its beginning.
+
+    Clients go on in the changelog behind a snapshot, so one counts only if the changelog still has that place.
+    """
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))
     info = table.info
@@ -44,17 +47,18 @@ async def get_latest_kv_snapshots(context: ServerContext, call: ServerCall) -> M
         response.partition_id = table.current.partition(request.partition_name).partition_id
     for bucket in range(info.bucket_count):
         table_bucket = TableBucket(info.table_id, bucket, partition_id_of(response))
+        latest = None
         if context.kv_snapshots is not None:
             latest = await context.in_io(context.kv_snapshots.latest, table_bucket)
-            if latest is not None:
-                _add(response.latest_snapshots, latest)
-                continue
         begin = await context.in_io(_first_offset, context, table_bucket)
+        if latest is not None and latest.log_offset >= begin:
+            _add(response.latest_snapshots, latest)
+            continue
         if begin > 0:
             raise NotFound(
                 f"the rows of table {info.path} cannot be rebuilt from its changelog, whose beginning has expired "
-                f"('table.log.ttl'; bucket {bucket} begins at {begin}), and there are no KV snapshots to "
-                "download; read the table by ScanKv, or from its lake",
+                f"('table.log.ttl'; bucket {bucket} begins at {begin}), and there is no KV snapshot to "
+                "download that goes so far; read the table by ScanKv, or from its lake",
                 ErrorCode.KV_SNAPSHOT_NOT_EXIST,
             )
         response.latest_snapshots.add(bucket_id=bucket)
