@@ -22,6 +22,7 @@ from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from forebay.store.directory import DirectoryStore
 from forebay.store.journal import JournalCursor, JournalObject, open_journal
 from forebay.store.journal_format import EpochBegan, IndexedEntry, JournalCheckpoint, LogGrew, MetadataImage
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import make_batch
 from tests.server.journal.noted_server import Server, content_of
 
@@ -212,6 +213,28 @@ def test_a_file_that_is_written_again_in_parts_is_whole_all_the_time(
         count += 1
     assert count == 3
     follower.close()
+
+
+def test_files_and_folders_are_removed_where_they_are(tmp_path: Path, store: DirectoryStore) -> None:
+    primary = Primary(tmp_path / "primary", store)
+    fs = FaultyFileSystem(random.Random(1))
+    for name in ("db/t-1/lake/a.offsets", "stages/1/a"):
+        primary.files[name] = b"rows"
+        primary.feed.file_grew(name, 0, 4)
+    upload(primary)
+    directory = DataDirectory.open(fs, "/copy")
+    follower = JournalFollower(fs, directory, store, open_journal(store), database_file=LocalDatabaseFile)
+    follower.follow()
+    assert fs.exists("/copy/db/t-1/lake/a.offsets")
+    for name in ("db/t-1/lake/a.offsets", "stages/1", "stages/2", "other/file"):
+        primary.feed.file_removed(name)
+    upload(primary)
+    follower.follow()
+    assert not fs.exists("/copy/db/t-1/lake/a.offsets")
+    assert fs.exists("/copy/db/t-1/lake")
+    assert fs.exists("/copy/stages")
+    assert not fs.exists("/copy/stages/1")
+    primary.metadata.close()
 
 
 @pytest.mark.parametrize("seed", range(60))

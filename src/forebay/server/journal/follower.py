@@ -281,13 +281,12 @@ class JournalFollower:
 
     def _remove(self, name: str) -> None:
         path = names.join(self._folder, name)
-        folder = path.rpartition("/")[0]
-        if not self._fs.exists(folder):
-            return
-        self._fs.remove_tree(path)
-        with suppress(FileMissing):
-            self._fs.remove(path)
-        self._fs.sync_directory(folder)
+        folder, _, base = path.rpartition("/")
+        with suppress(FileMissing):  # as after a crash, or where the table was dropped
+            entries = {entry.name: entry for entry in self._fs.list_directory(folder)}
+            if base in entries:
+                (self._fs.remove_tree if entries[base].is_directory else self._fs.remove)(path)
+                self._fs.sync_directory(folder)
 
     # ---- ends -------------------------------------------------------------------------------------------------------
 
