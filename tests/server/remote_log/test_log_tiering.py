@@ -609,6 +609,36 @@ def test_local_segments_go_by_age_and_number(start: Start) -> None:
         conn.create_table("fluss.no", COLUMNS, options={"table.log.local-ttl": "8 d"})
 
 
+@pytest.mark.parametrize("reason", ["age", "number"])
+def test_local_segments_of_closed_buckets_go_as_well(start: Start, reason: str) -> None:
+    """When they are closed, a segment is too young, or the journal does not have it yet."""
+    conn = start(**{"server.open-buckets.max": "1"})
+    options = {"table.log.local-ttl": "1 h"} if reason == "age" else {}
+    table = conn.create_table("fluss.log", COLUMNS, options=options)
+    fill(table, 0, 400)
+    log_of(conn, table).roll()
+    tiering, replicas = tiering_of(conn), server_of(conn).context.replicas
+    stored_end = tiering._stored_end
+    if reason == "number":
+        tiering._stored_end = lambda _: 0
+    tier(conn)
+    bucket = TableBucket(table.info.table_id, 0)
+    before = replicas.segment_offsets(bucket)
+    assert len(before) > 1
+    other = conn.create_table("fluss.other", COLUMNS)
+    fill(other, 0, 10)
+    replicas.close_idle()
+    assert replicas.opened(bucket) is None
+    tier(conn)
+    assert replicas.segment_offsets(bucket) == before
+    assert replicas.opened(bucket) is None, "it is not opened for nothing"
+    tiering._stored_end = stored_end
+    wait_hours(conn, 2)
+    tier(conn)
+    assert replicas.segment_offsets(bucket) == ([400] if reason == "age" else before[-KEPT:])
+    assert ids(table) == list(range(400))
+
+
 def test_the_largest_active_segments_are_closed_when_all_together_are_large(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

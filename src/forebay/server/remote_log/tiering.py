@@ -8,7 +8,8 @@ One round looks at all buckets with something to do. For each of them, in this o
 2. Closed segments that clients may read are copied, a few in a round, and listed.
 3. Segments in the store that are older than `table.log.ttl` leave the list, unless the lake still needs them.
 4. Local segments are deleted that the store has: all but the newest `table.log.tiered.local-segments`, and those older
-   than `table.log.local-ttl`; not what the journal lacks, or the key-value state needs.
+   than `table.log.local-ttl`; not what the journal lacks, or the key-value state needs. A closed bucket is opened for
+   it.
 
 Then objects are deleted that have not been needed for an hour, if the journal has the transaction that says so: a
 server from which another one took over might otherwise delete what the other still lists.
@@ -90,7 +91,7 @@ class LogTiering:
         self._state_end, self._put_state = state_end, put_state
         self._forget_more = forget
         self._checked_ms: dict[TableBucket, int] = {}
-        """When closed buckets were opened to look at them."""
+        """When closed buckets were looked at, and opened where there was something to do."""
         self._is_stopping = False
 
     @any_thread
@@ -207,12 +208,18 @@ class LogTiering:
 
     def _closed_with_more(self) -> Iterator[TableBucket]:
         """Closed buckets that may have records the store's segments lack, each once in the age of a segment."""
-        now_ms = self._clock.now_ms()
         ends = self._logs.ends()
         for bucket in self._replicas.ends_beyond(lambda bucket: ends.get(bucket, 0)):
-            if now_ms - self._checked_ms.get(bucket, 0) > self._settings.segment_age_ms:
-                self._checked_ms[bucket] = now_ms
+            if self._is_look_due(bucket):
                 yield bucket
+
+    def _is_look_due(self, bucket: TableBucket) -> bool:
+        """Whether a closed bucket was not looked at for the age of a segment, as it is now."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._checked_ms.get(bucket, 0) <= self._settings.segment_age_ms:
+            return False
+        self._checked_ms[bucket] = now_ms
+        return True
 
     def _tier_closed(self, bucket: TableBucket) -> None:
         with self._replicas.using(bucket, counts=False) as replica:
@@ -220,7 +227,24 @@ class LogTiering:
 
     def _expire_closed(self, bucket: TableBucket) -> None:
         table = self._replicas.table_of(bucket)
-        self._expire(bucket, table.info, self._replicas.physical_path(bucket))
+        path = self._replicas.physical_path(bucket)
+        self._expire(bucket, table.info, path)
+        if self._is_look_due(bucket) and self._has_old_files(bucket, table.info, path):
+            self._tier_closed(bucket)
+
+    def _has_old_files(self, bucket: TableBucket, info: TableInfo, path: PhysicalTablePath) -> bool:
+        """Whether a closed bucket may have local segments that are to be deleted: the store has them now, or their time
+        has come."""
+        bases = self._replicas.segment_offsets(bucket)
+        if len(bases) < 2 or bases[1] > min(self._logs.end(bucket), self._stored_end(bucket)):
+            return False
+        if len(bases) > info.descriptor.option("table.log.tiered.local-segments"):
+            return True
+        local_ttl_ms = info.descriptor.option("table.log.local-ttl")
+        if local_ttl_ms is None or local_ttl_ms <= 0:
+            return False
+        first = self._logs.log(bucket, path).segments_from(bases[0], 1)
+        return not first or first[0].max_timestamp_ms < self._clock.now_ms() - local_ttl_ms
 
     def _forget_dropped(self) -> None:
         for bucket in self._logs.known():
