@@ -639,6 +639,34 @@ def test_local_segments_of_closed_buckets_go_as_well(start: Start, reason: str) 
     assert ids(table) == list(range(400))
 
 
+def test_a_closed_bucket_whose_state_needs_its_changelog_is_not_opened_for_nothing(start: Start) -> None:
+    conn = start()
+    table = conn.create_table("fluss.kv", COLUMNS, primary_key="id", buckets=1)
+    bucket = TableBucket(table.info.table_id, 0)
+    for value in range(60):
+        table.upsert(pa.table({"id": range(10), "v": [f"value {value} " * 3] * 10}))
+    log_of(conn, table).roll()
+    tier(conn)
+    assert log_of(conn, table).local_start_offset == 0
+    conn.close()
+    conn = start()
+    wait_hours(conn, 2)
+    tier(conn)
+    replicas = server_of(conn).context.replicas
+    assert replicas.opened(bucket) is None
+    assert replicas.changelog_needed_from(bucket) == replicas.segment_offsets(bucket)[0] == 0
+    with replicas.using(bucket) as replica:
+        replica.checkpoint_if_grown(1)
+        end = replica.log.log_end_offset
+    conn.close()
+    conn = start()
+    replicas = server_of(conn).context.replicas
+    assert replicas.changelog_needed_from(bucket) == end
+    wait_hours(conn, 2)
+    tier(conn)
+    assert len(replicas.segment_offsets(bucket)) == KEPT
+
+
 def test_the_largest_active_segments_are_closed_when_all_together_are_large(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

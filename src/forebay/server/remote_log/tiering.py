@@ -238,6 +238,9 @@ class LogTiering:
         bases = self._replicas.segment_offsets(bucket)
         if len(bases) < 2 or bases[1] > min(self._logs.end(bucket), self._stored_end(bucket)):
             return False
+        needed = self._replicas.changelog_needed_from(bucket)
+        if needed is not None and bases[1] > needed:
+            return False
         if len(bases) > info.descriptor.option("table.log.tiered.local-segments"):
             return True
         local_ttl_ms = info.descriptor.option("table.log.local-ttl")

@@ -628,6 +628,16 @@ class ReplicaManager:
         parsed = [names.parse_offset_file(entry.name) for entry in self._fs.list_directory(folder)]
         return sorted(kind[0] for kind in parsed if kind is not None and kind[1] == names.LOG_SUFFIX)
 
+    def changelog_needed_from(self, bucket: TableBucket) -> int | None:
+        """Return from which offset a closed bucket's key-value state needs the changelog; None for a log table.
+
+        Accesses files. Raises as `table_of` does.
+        """
+        table = self.table_of(bucket)
+        if not table.info.has_primary_key:
+            return None
+        return KvFolder(self._fs, _kv_folder(self._directory.path, bucket, table)).retained_offset
+
     def first_record_ms(self, bucket: TableBucket) -> int | None:
         """Return when the first record of a closed bucket was appended; None if its log has none."""
         offsets = self.segment_offsets(bucket)
