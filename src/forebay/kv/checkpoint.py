@@ -119,10 +119,12 @@ def write_fetched_checkpoint(
 ) -> None:
     """Put a checkpoint that was copied elsewhere into the folder `path` of a state: durable, or not there.
 
-    It is newer than those that are there, which are removed. Each change of the folder is made inside of a `guard`; the
-    error that it raises ends the work. Raises the errors of reading the `files`, too.
+    It is newer than those that are there, or was cleaned since, and they are removed. Each change of the folder is made
+    inside of a `guard`; the error that it raises ends the work. Raises the errors of reading the `files`, too.
     """
     final = names.join(path, f"{_CHECKPOINT_PREFIX}{offset:0{_OFFSET_DIGITS}d}")
+    if fs.exists(final):
+        final += _CLEAN_SUFFIX  # beside the other one, which is valid until this one is
     temporary = final + names.TEMPORARY_SUFFIX
     with guard():
         fs.remove_tree(temporary)

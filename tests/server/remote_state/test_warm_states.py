@@ -14,12 +14,13 @@ import pytest
 
 import forebay
 from forebay import Table
+from forebay.fs.interface import FileMissing
 from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
 from forebay.kv.checkpoint import KvFolder
 from forebay.metadata.table import TableBucket
 from forebay.server.config import server_config
-from forebay.server.remote_state.state_snapshots import StateSnapshots
+from forebay.server.remote_state.state_snapshots import StateSnapshots, is_made_of
 from forebay.server.standby import standby as standby_module
 from forebay.server.standby.standby import Standby
 from forebay.store.directory import DirectoryStore
@@ -72,12 +73,18 @@ def fill(conn: EmbeddedConnection, table: Table, first: int, count: int) -> int:
     with server.context.replicas.using(TableBucket(table.info.table_id, 0)) as replica:
         replica.checkpoint_if_grown(1)
         end = replica.log.log_end_offset
+    tier(conn)
+    return end
+
+
+def tier(conn: EmbeddedConnection) -> None:
+    """Move checkpoint and log to the store."""
+    server = conn.server.server
     assert server._journal is not None
     assert server._tiering is not None
     assert server._journal.wait_until_stored(PATIENCE)
     server._tiering.run()
     assert server._journal.wait_until_stored(PATIENCE)
-    return end
 
 
 def state_of(folder: Path, table: Table) -> KvFolder:
@@ -149,6 +156,43 @@ def test_a_standby_that_stops_waits_for_no_store(
     for thread in threads:
         thread.join(PATIENCE)
     assert state_of(folder, table).retained_offset == 0
+
+
+def test_a_state_that_was_cleaned_replaces_its_copy(
+    primary: EmbeddedConnection, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    table = primary.create_table("fluss.kv", COLUMNS, primary_key="id", options={"forebay.kv.engine": "hlog"})
+    table.upsert([{"id": 1000, "v": "not to be kept"}])
+    table.delete([{"id": 1000}])
+    end = fill(primary, table, 0, 100)
+    folder = tmp_path / "standby"
+    state = state_of(folder, table)
+
+    def has_deleted_row() -> bool:
+        return any(b"not to be kept" in path.read_bytes() for path in folder.rglob("checkpoint-*/*"))
+
+    def is_copied() -> bool:
+        try:
+            with state.pinned_checkpoint() as checkpoint:
+                return checkpoint is not None and is_made_of(snapshot_of(primary, table), checkpoint)
+        except FileMissing:  # it is being replaced
+            return False
+
+    with standing_by(folder, settings):
+        until(is_copied, "the state is fetched")
+        assert has_deleted_row()
+        with primary.server.server.context.replicas.using(TableBucket(table.info.table_id, 0)) as replica:
+            assert replica.clean_state()
+        tier(primary)
+        assert snapshot_of(primary, table).log_offset == end
+        until(is_copied, "the clean one is fetched")
+    assert not has_deleted_row()
+    objects = objects_of(primary, table)
+    primary.close()
+    with forebay.embedded(folder, settings=settings) as conn:
+        assert conn.table("fluss.kv").scan().to_arrow().num_rows == 100
+        tier(conn)
+        assert objects_of(conn, table) == objects, "it is the one that is stored"
 
 
 def test_a_damaged_copy_is_fetched_anew(

@@ -69,7 +69,9 @@ class StateSnapshots:
         """
         with folder.pinned_checkpoint() as checkpoint:
             before = self._snapshots.get(bucket)
-            if checkpoint is None or (before is not None and not _is_newer(checkpoint, before)):
+            if checkpoint is None or (before is not None and checkpoint.offset < before.log_offset):
+                return False
+            if before is not None and is_made_of(before, checkpoint):
                 return False
             shared = {} if before is None else {f.listed: f for f in before.files}
             prefix = state_folder(table, bucket)
@@ -119,11 +121,9 @@ class StateSnapshots:
         return True
 
 
-def _is_newer(checkpoint: Checkpoint, snapshot: StateSnapshot) -> bool:
-    """Whether a checkpoint is not what was stored: one of the same offset may be without rows that were deleted."""
-    if checkpoint.offset == snapshot.log_offset:
-        return set(checkpoint.files) != {each.listed for each in snapshot.files}
-    return checkpoint.offset > snapshot.log_offset
+def is_made_of(snapshot: StateSnapshot, checkpoint: Checkpoint) -> bool:
+    """Whether a snapshot has the files of a checkpoint: another one of the same offset may lack deleted rows."""
+    return checkpoint.offset == snapshot.log_offset and set(checkpoint.files) == {f.listed for f in snapshot.files}
 
 
 def fetch_state(

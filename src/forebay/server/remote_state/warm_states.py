@@ -17,7 +17,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.server.metadata_store import StateSnapshot
-from forebay.server.remote_state.state_snapshots import fetch_state
+from forebay.server.remote_state.state_snapshots import fetch_state, is_made_of
 from forebay.store.objects import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ class WarmStates:
         self._fs, self._data_dir, self._store = fs, data_dir, store
         self._changed = threads.condition()
         self._wanted: Mapping[str, StateSnapshot] | None = None
-        self._copies: dict[str, int | None] | None = None
-        """The folders that have copies, with the offset of the snapshot; None until it is known. None before the first
-        look for those of earlier standbys."""
+        self._copies: dict[str, StateSnapshot | None] | None = None
+        """The folders that have copies, with the snapshot; None until it is known. None before the first look for those
+        of earlier standbys."""
         self._is_stopping = False
         self._thread = threads.thread(self._run, name="forebay-standby-states")
         self._thread.start()
@@ -75,19 +75,20 @@ class WarmStates:
                         self._fs.remove_tree(names.join(self._data_dir, folder))
                     del self._copies[folder]
                 for folder, snapshot in wanted.items():
-                    if self._copies.get(folder) != snapshot.log_offset:
+                    if self._copies.get(folder) != snapshot:
                         self._copies[folder] = None
                         self._fetch(folder, snapshot)
-                        self._copies[folder] = snapshot.log_offset
+                        self._copies[folder] = snapshot
             except ForebayError as e:
                 if not self._is_stopping:
                     _LOGGER.warning("a state is not fetched from the store for now: %s", e)
 
     def _fetch(self, folder: str, snapshot: StateSnapshot) -> None:
         path = names.join(self._data_dir, folder)
-        if KvFolder(self._fs, path).retained_offset == snapshot.log_offset:
-            return
         try:
+            with KvFolder(self._fs, path).pinned_checkpoint() as there:
+                if there is not None and is_made_of(snapshot, there):
+                    return
             fetch_state(self._store, self._fs, path, snapshot, guard=self._unless_stopped)
         except CorruptData:
             # The older copy is damaged, or an object is: the next list has all files fetched again.
