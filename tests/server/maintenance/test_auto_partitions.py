@@ -431,7 +431,7 @@ class FakeContext:
         self.dropped.append(spec["p"])
         return DROPPED
 
-    async def in_io(self, *_: Any) -> list[FakeReplica]:
+    async def in_store(self, *_: Any) -> list[FakeReplica]:
         return self.sealed
 
     async def in_coordinator(self, work: Callable[..., Any], *args: Any) -> Any:

@@ -102,8 +102,9 @@ class Client:
             else beside.connections
         )
         context: Any = SimpleNamespace(
-            clock=self.clock, limits=self.limits, in_io=self.in_io, counters=ServerCounters(), gate=None
-        )
+            clock=self.clock, limits=self.limits, in_io=self.in_io, counters=ServerCounters(), gate=None,
+            handlers=HANDLERS,
+        )  # fmt: skip
         self.may_parse = asyncio.Event()
         self.may_parse.set()
         self.wire = wire or Wire()
