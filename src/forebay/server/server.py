@@ -103,6 +103,8 @@ _PRODUCERS_SECONDS = 3600.0
 """How often expired producer offsets are removed; registering others removes them, too."""
 _STORE_READS_AT_ONCE = 8
 """Reads of log segments and states in the store, each of which waits for it."""
+_FENCED_SECONDS = 30.0
+"""How long the journal waits until no client gets an answer any more; the loop may have ended, when there is none."""
 _STORED_SECONDS = 60.0
 """How long objects are not created or deleted, because they wait for the journal, before they are left for the next
 time."""
@@ -406,7 +408,14 @@ class ForebayServer:
         config, replicas, loop = self.config, context.replicas, asyncio.get_running_loop()
 
         def fenced(why: ForebayError) -> None:
-            loop.call_soon_threadsafe(self._fenced, why)
+            is_done = threads.event()
+
+            def end() -> None:
+                self._fenced(why)
+                is_done.set()
+
+            loop.call_soon_threadsafe(end)
+            is_done.wait(_FENCED_SECONDS)
 
         def note_files() -> None:
             journal.note_files(names.STAGES_FOLDER)
@@ -495,6 +504,7 @@ class ForebayServer:
                 names.join(data_dir, names.STAGES_FOLDER),
                 None if feed is None else feed.file_grew,
                 None if feed is None else feed.file_removed,
+                *(() if feed is None else (feed.when_stored,)),
             ),
             catalog,
             replicas,
@@ -514,6 +524,7 @@ class ForebayServer:
         snapshots = LakeSnapshots(
             injected.fs, data_dir, store, injected.clock, injected.ids,
             None if feed is None else feed.file_grew, None if feed is None else feed.file_removed,
+            *(() if feed is None else (feed.when_stored,)),
         )  # fmt: skip
         tables = LakeTables(self.config.lake, tiering, snapshots, injected.create_lake_storage)
         return LakeParts(tables, snapshots, tiering, store.take(COORDINATOR_EPOCH_COUNTER))

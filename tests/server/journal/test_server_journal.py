@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import threading
@@ -17,12 +18,22 @@ import pytest
 
 import forebay
 from forebay import Connection, Table
-from forebay.base.errors import Conflict, CorruptData, ForebayError, InternalError, StorageFailure, Unavailable
+from forebay.base.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptData,
+    ForebayError,
+    InternalError,
+    StorageFailure,
+    Unavailable,
+)
+from forebay.fs.local import LocalFileSystem
 from forebay.inprocess import EmbeddedConnection
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.server.config import server_config
 from forebay.server.handlers import offsets
+from forebay.server.journal.loss import read_loss
 from forebay.server.journal.server_journal import ServerJournal
 from forebay.server.journal.uploader import JournalUploader
 from forebay.server.standby.standby import Standby
@@ -69,6 +80,16 @@ def rows(conn: Connection, table: str) -> list[dict[str, object]]:
 
 def now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def append_until_it_fails(table: Table) -> int:
+    """The number of rows that were acknowledged."""
+    for number in itertools.count():
+        try:
+            table.append([{"id": number, "v": "x"}])
+        except ForebayError:
+            return number
+    raise AssertionError("unreachable")
 
 
 def upsert_until_it_fails(table: Table) -> None:
@@ -350,6 +371,83 @@ def test_what_a_table_held_at_a_time_waits_for_the_store(
         held.set()
         assert [each.offset for each in listed.result(PATIENCE).buckets_resp] == [2]
         append.result(PATIENCE)
+
+
+def test_an_error_waits_for_the_store_as_an_answer_does(start: Start, held: threading.Event) -> None:
+    """It tells of what another client has done, which a server that takes over may not know."""
+    conn = start("old", durability="store", interval="1 h")
+    with forebay.connect(conn.server.bootstrap_servers) as other, ThreadPoolExecutor(3) as pool:
+        other.list_databases()
+        held.clear()
+        creation = pool.submit(conn.create_table, "fluss.new", KV)
+        until(lambda: "new" in conn.server.server.context.catalog.table_names("fluss"), "it is created")
+        again = pool.submit(other.create_table, "fluss.new", KV)
+        with pytest.raises(TimeoutError):
+            again.result(0.3)
+        held.set()
+        with pytest.raises(AlreadyExists):
+            again.result(PATIENCE)
+        creation.result(PATIENCE)
+
+
+def test_a_server_without_the_lease_says_nothing_and_changes_nothing(start: Start, held: threading.Event) -> None:
+    conn = start("old", lease="1 s")
+    conn.create_table("fluss.old", KV)
+    with forebay.connect(conn.server.bootstrap_servers, retry_timeout="500 ms") as other:
+        other.list_databases()
+        store(conn)
+        held.clear()
+        until(lambda: not journal_of(conn).has_lease, "the lease ends")
+        calls: list[Callable[[], object]] = [
+            lambda: other.table("fluss.missing"), lambda: other.drop_table("fluss.missing"),
+            lambda: other.create_table("fluss.old", KV), lambda: other.create_table("fluss.new", KV),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(Unavailable, match="another one may have taken over"):
+                call()
+        held.set()
+        until(lambda: journal_of(conn).has_lease, "the lease is there again")
+        assert other.list_tables("fluss") == ["old"]
+
+
+def test_staged_rows_stay_until_the_journal_has_them(start: Start, tmp_path: Path, held: threading.Event) -> None:
+    """An object that has the decision and not the rows would end in a state from which no server starts."""
+    conn = start("old")
+    conn.create_table("fluss.kv", KV, primary_key="id")
+    store(conn)
+    held.clear()
+    with conn.transaction("job", 1) as transaction:
+        transaction.upsert("fluss.kv", [{"id": 1, "v": "x"}])
+    assert rows(conn, "fluss.kv") == [{"id": 1, "v": "x"}]
+    assert list((tmp_path / "old").rglob("*.stage"))
+    held.set()
+    until(lambda: not list((tmp_path / "old").rglob("*.stage")), "what was staged is removed")
+
+
+def test_a_server_that_is_asked_to_end_leaves_all_that_it_has_acknowledged(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.server.journal.server_journal._IDLE_LOOK_SECONDS", 0.3)
+    conn = start("old")
+    log = conn.create_table("fluss.log", KV)
+    uploads = JournalUploader.upload
+
+    def slow(uploader: JournalUploader, **more: bool) -> bool:
+        time.sleep(0.05)  # rows come meanwhile
+        return uploads(uploader, **more)
+
+    monkeypatch.setattr(JournalUploader, "upload", slow)
+    last = journal_module.newest_object(journal_of(conn).store)
+    assert last is not None
+    other = DirectoryStore(LocalFileSystem(), str(tmp_path / "store"))
+    JournalCursor.behind(last, other, journal_module.open_journal(other)).request_takeover()
+    count = append_until_it_fails(log)
+    until(lambda: journal_of(conn).is_fenced, "it has ended")
+    monkeypatch.undo()
+    new = start("new")
+    found = {row["id"] for row in rows(new, "fluss.log")}
+    assert found >= set(range(count))
+    assert read_loss(LocalFileSystem(), str(tmp_path / "new")) is None
 
 
 def test_a_server_without_the_lease_answers_nothing(start: Start, held: threading.Event) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, StorageFailure
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
@@ -14,10 +15,11 @@ from forebay.server.journal.feed import FilePart, FileRemoval, JournalFeed
 from forebay.server.journal.uploader import JournalUploader
 from forebay.server.metadata_store import ChangingStatement
 from forebay.store.directory import DirectoryStore
-from forebay.store.journal import JournalCursor, JournalWriter, open_journal
+from forebay.store.journal import JournalCursor, JournalObject, JournalWriter, open_journal
 from forebay.store.journal_format import (
     EpochBegan,
     FileWritten,
+    JournalCheckpoint,
     LogCut,
     LogGrew,
     MetadataChanged,
@@ -69,6 +71,17 @@ class Copy:
 
     def content(self, bucket: TableBucket) -> bytes:
         return b"".join(payload for _, _, payload in self.logs.get(bucket, []))
+
+
+class NoCheckpoints:
+    """Checkpoints of a journal that has always the same one."""
+
+    def prepare(self, number: int) -> None: ...
+
+    def checkpoint(self, stored: int) -> JournalCheckpoint:
+        return JournalCheckpoint(1, 1, 1)
+
+    def anchor_stored(self, number: int, ends: object) -> None: ...
 
 
 @pytest.fixture
@@ -150,6 +163,24 @@ def test_a_large_backlog_becomes_several_objects_in_order(store: DirectoryStore,
         pass
     assert 5 <= writer.number - before <= 10
     assert copy_of(store).content(TableBucket(1, 0)) == content_of(log, 20)
+
+
+def test_an_anchor_is_as_old_as_what_waits_behind_it(
+    store: DirectoryStore, writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes over says from when on rows may be missing by the time of the last object."""
+    monkeypatch.setattr("forebay.store.journal.ANCHOR_EVERY", writer.number + 1)
+    clock = ManualClock()
+    feed = JournalFeed(clock)
+    uploader = JournalUploader(feed, writer, Server(), clock=clock)
+    uploader.checkpoints = NoCheckpoints()  # type: ignore[assignment]
+    feed.metadata_committed([ChangingStatement("waits", ())])
+    noted_ms = clock.now_ms()
+    clock.advance(60)
+    assert uploader.upload()
+    anchor = JournalObject(store, writer.number)
+    assert anchor.index.first_ms == noted_ms
+    assert [type(each.entry) for each in anchor.index.entries] == [JournalCheckpoint]
 
 
 def test_a_note_of_many_rows_becomes_several_objects(store: DirectoryStore, writer: JournalWriter) -> None:

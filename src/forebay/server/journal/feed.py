@@ -11,7 +11,7 @@ Threads: notes are made in any thread, under the locks of what they are about; o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from forebay.base import threads
@@ -86,6 +86,7 @@ class JournalFeed:
         self.noted = 0
         """How many notes were ever made. What happened before now is in the journal when that many are."""
         self._cuts: dict[TableBucket, int] = {}
+        self._calls: deque[tuple[int, Callable[[], None]]] = deque()
 
     def add(self, note: Note) -> None:
         """Note a change."""
@@ -105,6 +106,19 @@ class JournalFeed:
             self.add(FilePart(name, position, position + _PART_BYTES))
             position += _PART_BYTES
         self.add(FilePart(name, position, end))
+
+    def when_stored(self, call: Callable[[], None]) -> None:
+        """Make a call, in the uploading thread, when the journal has all that is noted by now.
+
+        To remove files that the notes are about: an object that lacked one would end in a state that never was.
+        """
+        with self._lock:
+            self._calls.append((self.noted, call))
+
+    def stored(self, count: int) -> None:
+        """The journal has so many notes."""
+        while self._calls and self._calls[0][0] <= count:
+            self._calls.popleft()[1]()
 
     def file_removed(self, name: str) -> None:
         """Note that a file or folder of the data directory is gone."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
@@ -103,6 +103,7 @@ class ServerJournal:
         self._thread: threads.Thread | None = None
         self._is_stopping = False
         self._next_save = self._next_deletion = 0.0
+        self._on_fenced: Callable[[ForebayError], None] = lambda _: None
         self.gate: AnswerGate | None = None
         """Holds answers back until they are in the store, if that is wanted."""
         self._lease_end = self._next_renewal = float("inf")
@@ -169,7 +170,8 @@ class ServerJournal:
         copied_ends: Callable[[], Mapping[TableBucket, int]],
         note_files: Callable[[], None],
     ) -> None:
-        """Upload from now on, in a thread; `on_fenced` is called in it if another server takes over.
+        """Upload from now on, in a thread; `on_fenced` is called in it if another server takes over, or is to: when it
+        returns, no client gets an answer any more. It may be called twice.
 
         `copied_ends`: the end of each remote log. `note_files`: notes all files that the journal has to have.
         """
@@ -185,7 +187,8 @@ class ServerJournal:
             exists=lambda bucket: replicas.find_table(bucket) is not None, clock=self._clock,
         )  # fmt: skip
         checkpoints.begin(self._writer.number, self._state.ends)
-        self._thread = threads.thread(self._run, (on_fenced,), name="forebay-journal")
+        self._on_fenced = on_fenced
+        self._thread = threads.thread(self._run, name="forebay-journal")
         self._thread.start()
 
     # ---- running ----------------------------------------------------------------------------------------------------
@@ -246,7 +249,7 @@ class ServerJournal:
         more = uploader.upload(even_if_empty=now >= self._next_renewal)
         if writer.number > number:
             self._renew(self._began)
-        self._look(writer, now)
+        self._look(uploader, writer, now)
         return more
 
     def _gather(self) -> bool:
@@ -264,7 +267,7 @@ class ServerJournal:
             self._clock.sleep(pause)
         return True
 
-    def _look(self, writer: JournalWriter, now: float) -> None:
+    def _look(self, uploader: JournalUploader, writer: JournalWriter, now: float) -> None:
         """End if another server waits to take over."""
         if now < self._looked + self._renewal_seconds and (
             now < self._looked + _ASKED_SECONDS or writer.number < self._looked_number + _ASKED_OBJECTS
@@ -276,8 +279,17 @@ class ServerJournal:
         except StorageFailure:
             return  # looked for again
         if is_asked:
-            self._end_epoch("another server has asked for the store")
-            raise Fenced(f"another server has asked for the store {self.store.location}")
+            self._give_up(uploader)
+
+    def _give_up(self, uploader: JournalUploader) -> NoReturn:
+        """Let another server have the store, with all that was acknowledged. Raises `Fenced`."""
+        why = Fenced(f"another server has asked for the store {self.store.location}")
+        self._on_fenced(why)  # which no client has an answer after
+        noted = self.feed.noted
+        while uploader.stored_count < noted:
+            uploader.upload()
+        self._end_epoch("another server has asked for the store")
+        raise why
 
     def _end_epoch(self, reason: str) -> None:
         """Tell a standby that it need not wait for the end of the lease."""
@@ -286,7 +298,7 @@ class ServerJournal:
         except StorageFailure as e:
             _LOGGER.info("a standby takes over when the lease ends: %s", e)
 
-    def _run(self, on_fenced: Callable[[ForebayError], None]) -> None:
+    def _run(self) -> None:
         uploader = self._uploader
         assert uploader is not None
         failing_since: float | None = None
@@ -310,7 +322,7 @@ class ServerJournal:
             except (Fenced, CorruptData) as e:
                 _LOGGER.error("the journal ends here: %s", e)
                 self.is_fenced = isinstance(e, Fenced)
-                self._end(e, uploader, on_fenced)
+                self._end(e, uploader)
                 return
             except ForebayError as e:
                 now = self._clock.monotonic()
@@ -323,17 +335,17 @@ class ServerJournal:
                     return
                 self._clock.sleep(_RETRY_SECONDS)
             except Exception as e:  # a fault of ours, by which all who wait would wait for ever
-                self._end(InternalError(f"the journal ended by a fault of the server: {e!r}"), uploader, on_fenced)
+                self._end(InternalError(f"the journal ended by a fault of the server: {e!r}"), uploader)
                 raise
             if is_last:
                 return
 
-    def _end(self, error: ForebayError, uploader: JournalUploader, on_fenced: Callable[[ForebayError], None]) -> None:
+    def _end(self, error: ForebayError, uploader: JournalUploader) -> None:
         """Let all who wait for the store fail, and the server stop."""
         uploader.fail(error)
         if self.gate is not None:
             self.gate.fail(error)
-        on_fenced(error)
+        self._on_fenced(error)
 
     def _delete_due(self, uploader: JournalUploader) -> bool:
         """Delete objects that are not needed any more; return whether there may be more.

@@ -195,6 +195,7 @@ class JournalUploader:
         with self._changed:
             self.stored_count += stored.count
             self._changed.notify_all()
+        self._feed.stored(self.stored_count)
         if self.checkpoints is not None:
             if stored.has_image:
                 self.checkpoints.image_stored(self._writer.number)
@@ -208,7 +209,12 @@ class JournalUploader:
             return None
         if self._feed.first() is None and not even_if_empty:
             return None
-        return _Object(is_anchor=True, others=[(self.checkpoints.checkpoint(self.stored_count), None)])
+        first = self._feed.first()
+        return _Object(
+            first_ms=None if first is None else first.at_ms,  # what waits is older than the anchor
+            is_anchor=True,
+            others=[(self.checkpoints.checkpoint(self.stored_count), None)],
+        )
 
     def _take_notes(self) -> _Object:
         taken = _Object()

@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from forebay.base import threads
@@ -89,10 +90,12 @@ class LakeSnapshots:
     def __init__(
         self, fs: FileSystem, data_dir: str, store: MetadataStore, clock: Clock, ids: IdSource,
         grew: Callable[[str, int, int], None] | None = None, removed: Callable[[str], None] | None = None,
+        when_stored: Callable[[Callable[[], None]], None] = lambda call: call(),
     ) -> None:  # fmt: skip
         """`grew` is called with each new file of offsets: its path relative to `data_dir`, 0 and its size; before a
-        snapshot refers to it. `removed` is called with the path of each file that was removed."""
-        self._grew, self._removed = grew, removed
+        snapshot refers to it. `removed` is called with the path of each file that was removed.
+        `when_stored` makes a call when the journal has all that was written before."""
+        self._grew, self._removed, self._when_stored = grew, removed, when_stored
         self._fs = fs
         self._data_dir = data_dir
         self._store = store
@@ -253,7 +256,10 @@ class LakeSnapshots:
         return abandoned
 
     def _remove(self, paths: Iterable[str]) -> None:
-        """Remove unreferenced files; failures are left to the removal of the table."""
+        """Remove unreferenced files, once the journal has them; failures are left to the removal of the table."""
+        self._when_stored(partial(self._remove_now, list(paths)))
+
+    def _remove_now(self, paths: Sequence[str]) -> None:
         for path in paths:
             try:
                 self._fs.remove(names.join(self._data_dir, path))

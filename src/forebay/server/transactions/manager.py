@@ -283,10 +283,7 @@ class TransactionManager:
     def _drop_stages(self, transaction: ServerTransaction) -> None:
         stages, transaction.stages, transaction.work = transaction.stages or {}, {}, {}
         self._count(transaction, -transaction.staged_bytes)
-        try:
-            self._files.remove(transaction.stored.transaction_id, list(stages.values()))
-        except ForebayError as e:
-            _LOGGER.warning("staged rows of %s are removed at the next start: %s", transaction, e)
+        self._files.remove(transaction.stored.transaction_id, list(stages.values()))
 
     def _count(self, transaction: ServerTransaction, size: int) -> None:
         with self._lock:

@@ -12,18 +12,22 @@ Threads: one for each stage at a time, which the caller makes sure of; different
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from forebay.base import threads
-from forebay.base.errors import Conflict, CorruptData, ErrorCode, LimitExceeded
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, LimitExceeded
 from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileMissing, FileSystem, PositionalReader
 from forebay.metadata.table import TableBucket
+
+_LOGGER = logging.getLogger(__name__)
 
 STAGE_SUFFIX = ".stage"
 ENTRIES_MAX = 1_000_000
@@ -80,12 +84,14 @@ class StageFiles:
         folder: str,
         grew: Callable[[str, int, int], None] | None = None,
         removed: Callable[[str], None] | None = None,
+        when_stored: Callable[[Callable[[], None]], None] = lambda call: call(),
     ) -> None:
         """`grew` is called with each finished stage: its path relative to the data directory, 0 and its size; `removed`
-        with the folder of each transaction whose stages were removed."""
+        with the folder of each transaction whose stages were removed. `when_stored` makes a call when the journal has
+        all that was finished before."""
         self._fs = fs
         self._folder = folder
-        self._grew, self._removed = grew, removed
+        self._grew, self._removed, self._when_stored = grew, removed, when_stored
         self._lock = threads.lock()
         self._open: OrderedDict[str, AppendFile] = OrderedDict()
 
@@ -297,14 +303,21 @@ class StageFiles:
     # ---- removing ---------------------------------------------------------------------------------------------------
 
     def remove(self, transaction_id: int, stages: Sequence[Stage] = ()) -> None:
-        """Remove all that a transaction has staged."""
+        """Remove all that a transaction has staged, once the journal has what was finished of it."""
         for stage in stages:
             self.close(stage)
-        folder = self.folder_of(transaction_id)
-        if self._fs.exists(folder):
+        self._when_stored(partial(self._remove, self.folder_of(transaction_id)))
+
+    def _remove(self, folder: str) -> None:
+        try:
+            if not self._fs.exists(folder):
+                return
             self._fs.remove_tree(folder)
-            if self._removed is not None:
-                self._removed(self._relative(folder))
+        except ForebayError as e:
+            _LOGGER.warning("staged rows in %s are removed at the next start: %s", folder, e)
+            return
+        if self._removed is not None:
+            self._removed(self._relative(folder))
 
     def _relative(self, path: str) -> str:
         """A path, relative to the data directory."""

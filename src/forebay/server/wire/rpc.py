@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.eager_task import begun
-from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InvalidRequest, error_name
+from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InvalidRequest, Unavailable, error_name
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol._short import ShortRequest
 from forebay.protocol.api import BULK_REQUESTS, Api, ApiKey, ServerRole
@@ -127,6 +127,10 @@ _OF_WHAT_IS_STORED = frozenset({ApiKey.FETCH_LOG, ApiKey.LIST_OFFSETS})
 
 async def _later(answer: Answer | Message) -> Answer | Message:
     return answer
+
+
+async def _failing(error: Exception) -> Answer | Message:
+    raise error
 
 
 class RpcProtocol(Peer, asyncio.BufferedProtocol):
@@ -480,11 +484,20 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         began = self._clock.monotonic()
         if self._context.counters.tracing is not None:
             self._begin_span(self._context.counters.tracing, request)
+        gate = self._context.gate
+        try:
+            if gate is not None and request.api.key not in _WITHOUT_THE_STORE:
+                gate.require_lease()
+        except ForebayError as e:  # nothing is done, and the client may ask another server
+            self._answered(request, began, self.send_error(request.request_id, e))
+            return
         try:
             outcome = self._start(request, memory)
         except Exception as e:  # noqa: BLE001 - the boundary: a bug is answered as one, and other requests go on
-            self._answered(request, began, self.send_error(request.request_id, e))
-            return
+            if self._may_pass(request.api.key):
+                self._answered(request, began, self.send_error(request.request_id, e))
+                return
+            outcome = _failing(e)
         if isinstance(outcome, Answer | Message):
             if self._may_pass(request.api.key):
                 self._send(request.request_id, outcome)
@@ -667,12 +680,27 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         )
 
     async def _pass_gate(self, key: ApiKey) -> None:
+        """Wait until an answer may be sent that was made now. An error tells of what was found as an answer does."""
         gate = self._context.gate
-        assert gate is not None
-        if key in _OF_WHAT_IS_STORED:
-            gate.require_lease()
-        else:
-            await passed(gate)
+        if gate is None or self._may_pass(key):
+            return
+        try:
+            if key in _OF_WHAT_IS_STORED:
+                gate.require_lease()
+            else:
+                await passed(gate)
+        except Unavailable as e:  # with a code that does not say that nothing was done
+            raise Unavailable(f"{e.message}. What was asked for may be done or not", ErrorCode.REQUEST_TIME_OUT) from e
+
+    async def _passed(self, key: ApiKey, outcome: Coroutine[Any, Any, Answer | Message]) -> Answer | Message:
+        """The answer to a request when it may be sent. Raises its error when that may be sent."""
+        try:
+            answer = await outcome
+        except Exception:
+            await self._pass_gate(key)
+            raise
+        await self._pass_gate(key)
+        return answer
 
     async def _finish(
         self,
@@ -684,9 +712,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         try:
             if (size := _LARGE_ANSWERS.get(request.api.key)) is not None:
                 await memory.enter(size)
-            answer, serialized = await outcome, None
-            if not self._may_pass(request.api.key):
-                await self._pass_gate(request.api.key)
+            answer, serialized = await self._passed(request.api.key, outcome), None
             if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
                 serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
             self._send(request.request_id, answer, serialized)

@@ -235,7 +235,10 @@ class ShortRequests(ShortGroups):
         if may_be_now:
             mode = WriteMode.AT_ONCE_FOR_LONE_CLIENT if self.has_lone_client else WriteMode.AT_ONCE
         writes = _Writes(self, group, began)
+        gate = self._context.gate
         try:
+            if gate is not None:
+                gate.require_lease()
             results = replica.submit(command, writes, mode)
         except Exception as e:  # noqa: BLE001 - the outcome of each write, as in a write queue
             results = [e] * len(requests)
@@ -272,10 +275,10 @@ class ShortRequests(ShortGroups):
         while finished:
             writes = finished.popleft()
             self._end_one(writes.group)
-            if isinstance(writes.outcome, BaseException) or not self._is_held():
-                self._answer_opened(writes)
-            else:
+            if self._is_held():
                 self._hold(writes)
+            else:
+                self._answer_opened(writes)
 
     def _is_held(self) -> bool:
         """Whether answers that are made now have to wait for the store."""
