@@ -175,9 +175,9 @@ def test_records_of_this_moment_can_be_requested_and_those_of_the_next_cannot(be
     assert not bench.append(table, log_records([1, 2])).error_code
     with bench.server.server.context.replicas.using(TableBucket(table, 0)) as replica:
         now = 1 << 50
-        assert offset_requests._offset(replica, 2, now, now) == 2
+        assert offset_requests._offset(replica, replica.log.high_watermark, 2, now, now) == 2
         with pytest.raises(ForebayError, match=f"timestamp {now + 1} is later than the server's time {now}"):
-            offset_requests._offset(replica, 2, now + 1, now)
+            offset_requests._offset(replica, replica.log.high_watermark, 2, now + 1, now)
 
 
 # ---- the last records of a log --------------------------------------------------------------------------------------
