@@ -26,6 +26,18 @@ class TestCloudStoreInMemory(ObjectStoreContract):
         return CloudStore("memory:///", {})
 
 
+class TestCloudStoreWithoutSuffixes(ObjectStoreContract):
+    """As in Azure, where the end of an object is not to be asked for."""
+
+    @pytest.fixture
+    def store(self, monkeypatch: pytest.MonkeyPatch) -> CloudStore:
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+        assert not CloudStore("az://container/store", {})._has_suffixes
+        store = CloudStore("memory:///", {})
+        store._has_suffixes = False
+        return store
+
+
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
     with running_moto("stores") as options:

@@ -158,7 +158,7 @@ def _standby_metrics(standby: Standby, config: ServerConfig) -> Iterator[None]:
     if config.monitoring is None:
         yield
         return
-    from forebay.server.standby.metrics import monitored
+    from forebay.server.standby.standby_metrics import monitored
 
     with monitored(standby, config, config.monitoring) as address:
         print(f"  metrics  http://{address}/metrics, /healthz, /readyz", flush=True)

@@ -422,7 +422,7 @@ class ForebayServer:
             for path in context.lake.snapshots.paths():
                 journal.note_file(path)
 
-        journal.note_files(names.STAGES_FOLDER)
+        note_files()  # what a process that was killed had written may be missing
         journal.start(replicas, fenced, copied_ends=remote.logs.ends, note_files=note_files)
         for bucket in replicas.ends_beyond(journal.stored_end):
             context.store_io.submit(replicas.touch, bucket)

@@ -44,6 +44,8 @@ class CloudStore:
         self.location = location
         self._client = _obstore()
         scheme = location.partition("://")[0]
+        self._has_suffixes = not scheme.startswith("a")
+        """Whether the end of an object can be asked for; not in Azure."""
         arguments: dict[str, Any] = {
             "config": _config(scheme, options),
             "client_options": {"timeout": timedelta(seconds=_REQUEST_SECONDS), "allow_http": True},
@@ -72,6 +74,8 @@ class CloudStore:
         with self._failures("read", name):
             if end is not None:
                 return bytes(self._client.get_range(self._store, name, start=start, end=end))
+            if start < 0 and not self._has_suffixes:
+                start = max(int(self._client.head(self._store, name)["size"]) + start, 0)
             part = {"suffix": -start} if start < 0 else {"offset": start}
             options = {"range": part} if start else {}
             return bytes(self._client.get(self._store, name, options=options).bytes())

@@ -36,6 +36,7 @@ from forebay.server.handlers import offsets
 from forebay.server.journal.loss import read_loss
 from forebay.server.journal.server_journal import ServerJournal
 from forebay.server.journal.uploader import JournalUploader
+from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.standby.standby import Standby
 from forebay.store import journal as journal_module
 from forebay.store.directory import DirectoryStore
@@ -183,6 +184,18 @@ def test_a_fault_of_ours_ends_the_server_and_all_waiting(start: Start, monkeypat
         table.upsert([{"id": 1, "v": "x"}])
     with pytest.raises(InternalError, match="ended by a fault of the server: ValueError"):
         journal_of(conn).wait_until_stored(PATIENCE)
+
+
+def test_files_of_lake_snapshots_are_stored_after_a_crash(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start("home").close()
+    (tmp_path / "home" / "round.offsets").write_bytes(b"offsets")  # whose note has ended with its process
+    monkeypatch.setattr(LakeSnapshots, "paths", lambda _: ["round.offsets"])
+    again = start("home")
+    store(again)
+    start("elsewhere")
+    assert (tmp_path / "elsewhere" / "round.offsets").read_bytes() == b"offsets"
 
 
 def test_a_log_that_the_store_lacks_is_stored_in_objects_of_bounded_size(
@@ -371,6 +384,21 @@ def test_what_a_table_held_at_a_time_waits_for_the_store(
         held.set()
         assert [each.offset for each in listed.result(PATIENCE).buckets_resp] == [2]
         append.result(PATIENCE)
+
+
+def test_rows_wait_for_the_store_whatever_acks_says(start: Start, held: threading.Event) -> None:
+    """Without, another client would see what is lost with the machine."""
+    conn = start("old", durability="store", interval="1 h")
+    conn.create_table("fluss.kv", KV, primary_key="id")
+    conn.create_table("fluss.log", KV)
+    with forebay.connect(conn.server.bootstrap_servers, writer_acks=1) as hasty, ThreadPoolExecutor(3) as pool:
+        for each in (hasty.table("fluss.kv").upsert, hasty.table("fluss.log").append):
+            held.clear()
+            write = pool.submit(each, [{"id": 1, "v": "x"}])
+            with pytest.raises(TimeoutError):
+                write.result(0.3)
+            held.set()
+            write.result(PATIENCE)
 
 
 def test_an_error_waits_for_the_store_as_an_answer_does(start: Start, held: threading.Event) -> None:

@@ -165,6 +165,34 @@ def test_a_large_backlog_becomes_several_objects_in_order(store: DirectoryStore,
     assert copy_of(store).content(TableBucket(1, 0)) == content_of(log, 20)
 
 
+def test_a_file_that_cannot_be_read_for_now_loses_no_note(
+    store: DirectoryStore, writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    uploader = JournalUploader(server.feed, writer, server)
+    statements = [ChangingStatement("INSERT", (each,)) for each in range(3)]
+    server.files["stage"] = b"rows"
+    for statement in statements:
+        server.feed.metadata_committed([statement])
+        server.feed.add(FilePart("stage", 0, 4))
+
+    def fails(name: str, position: int, end: int) -> bytes | None:
+        raise StorageFailure("too many open files")
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "file_part", fails)
+            with pytest.raises(StorageFailure):
+                uploader.upload()
+            uploader.upload()
+    while uploader.upload():
+        pass
+    copy = copy_of(store)
+    assert copy.statements == statements
+    assert copy.files == server.files
+    assert uploader.stored_count == server.feed.noted
+
+
 def test_an_anchor_is_as_old_as_what_waits_behind_it(
     store: DirectoryStore, writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import forebay
 from forebay.server.config import server_config
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.standby import metrics as metrics_module
 from forebay.server.standby import standby as standby_module
-from forebay.server.standby.metrics import monitored
+from forebay.server.standby import standby_metrics as metrics_module
 from forebay.server.standby.standby import Standby
+from forebay.server.standby.standby_metrics import monitored
 from tests.patience import PATIENCE, until
 
 ROOT = Path(__file__).parents[3]

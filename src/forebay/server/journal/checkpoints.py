@@ -27,7 +27,8 @@ from forebay.store.objects import ObjectStore
 
 _PREPARED_BEFORE = 16
 """So many objects before an anchor a cut is prepared; one that is not complete then waits for the next anchor."""
-_DELETED_AT_ONCE = 1000
+_DELETED_AT_ONCE = 20
+"""Between two uploads, which wait: a directory takes a request for each."""
 
 
 class _Cut(NamedTuple):

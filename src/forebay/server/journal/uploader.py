@@ -175,7 +175,8 @@ class JournalUploader:
         """
         if self._next is None and self.checkpoints is not None:
             self.checkpoints.prepare(self._writer.number)
-        stored = self._next = self._next or self._take_anchor(even_if_empty=even_if_empty) or self._take_notes()
+        stored = self._next or self._take_anchor(even_if_empty=even_if_empty) or self._take_notes()
+        self._next = stored
         number = self._writer.number
         if self._is_sent:
             self._writer.retry()
@@ -217,7 +218,7 @@ class JournalUploader:
         )
 
     def _take_notes(self) -> _Object:
-        taken = _Object()
+        taken = self._next = _Object()  # at once: a failure to read a file loses no note that was taken before
         while taken.size_bytes < self._object_bytes and (first := self._feed.first()) is not None:
             if type(first.note) is LogEnd:
                 size = self._size_of(taken, first.note)
@@ -243,9 +244,10 @@ class JournalUploader:
         return taken.is_part
 
     def _take_note(self, taken: _Object) -> None:
-        at_ms, note = self._feed.take()
-        taken.count += 1
-        taken.first_ms = at_ms if taken.first_ms is None else min(taken.first_ms, at_ms)
+        """Take the oldest note, which stays in the feed if this fails."""
+        first = self._feed.first()
+        assert first is not None
+        at_ms, note = first
         match note:
             case LogEnd(bucket, end):
                 self._take_end(taken, bucket, end)
@@ -268,6 +270,9 @@ class JournalUploader:
                 taken.others.append((format_.MetadataImage(at_ms), image))
             case FileRemoval(name):
                 taken.others.append((format_.Removed(name), None))
+        taken.count += 1
+        taken.first_ms = at_ms if taken.first_ms is None else min(taken.first_ms, at_ms)
+        self._feed.take()
 
     def _range(self, taken: _Object, bucket: TableBucket) -> _LogRange:
         stored = self.stored_end(bucket)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -133,6 +133,11 @@ class BucketReplica:
         return self._kv is not None
 
     @property
+    def _is_for_store(self) -> bool:
+        """Whether clients see only what the store has: only what is synced goes there, whatever acks is."""
+        return self.log.watermark_limit is not None
+
+    @property
     def is_log_borrowed(self) -> bool:
         """Whether something else appends to the log (`follow`)."""
         return self._loan is not None
@@ -224,7 +229,7 @@ class BucketReplica:
             results += [self._append_alone(request) for request in run] if run_results is None else run_results
         unsynced_end, is_synced = -1, False
         for request, result in zip(requests, results, strict=True):
-            if request.acks != ACKS_ALL:
+            if request.acks != ACKS_ALL and not self._is_for_store:
                 unsynced_end = max(unsynced_end, result.end_offset)
             elif result.error is None:
                 is_synced = True
@@ -320,6 +325,8 @@ class BucketReplica:
         before = self.log.log_end_offset
         self._prepare_to_write()
         self._reserve.require(sum(len(request.records) for request in requests))
+        if self._is_for_store:
+            requests = [each if each.acks == ACKS_ALL else replace(each, acks=ACKS_ALL) for each in requests]
         results = self.kv.put_group(requests)
         self._write_scheduler.wrote(len(requests))
         if self.log.log_end_offset > before:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from forebay.base.errors import ForebayError
+from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.codec.kv.value_batch import LENGTH_PREFIX_BYTES
 from forebay.kv.tablet import PutRequest
 from forebay.protocol import fluss_pb2 as pb
@@ -292,8 +292,8 @@ class ShortRequests(ShortGroups):
         gate.hold(partial(self._release_writes, writes))
 
     def _release_writes(self, writes: _Writes, error: ForebayError | None) -> None:
-        if error is not None:
-            writes.outcome = error
+        if error is not None:  # the rows may be written, and be there later
+            writes.outcome = Unavailable(f"{error.message}. The rows may be written or not", ErrorCode.REQUEST_TIME_OUT)
         self._answer_opened(writes)
 
     def _answer_opened(self, writes: _Writes) -> None:
